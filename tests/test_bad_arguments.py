@@ -316,7 +316,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "load_checkpoint": [
         ('folder None: must be a path, as text or as a pathlib.Path', lambda: khop.load_checkpoint(None)),
-        ('none: no checkpoint there', lambda: khop.load_checkpoint(TMP / 'none')),
+        ('none: no checkpoint exists', lambda: khop.load_checkpoint(TMP / 'none')),
     ],
     "Loader": [
         ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: loader(seed=1.5)),
@@ -426,7 +426,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "NodeClassification": [
         ("metric 'x': must be one of ['accuracy', 'average-precision',", lambda: khop.NodeClassification('n', 'y', metric='x')),
-        ("schema 5: must be a graph's schema, as graph.schema", lambda: khop.NodeClassification.of(5)),
+        ("schema 5: must be a graph's schema, such as graph.schema", lambda: khop.NodeClassification.of(5)),
     ],
     "NodeTable": [
         ("node type 'n': column 5: must be text, as it becomes a file name", lambda: nodes(3, {5: torch.ones(3)})),

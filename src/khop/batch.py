@@ -52,7 +52,7 @@ class Adjacency:
         indices: Local ids of the sources, int32 (edges).
         num_src: Number of source rows.
         edge_ids: Positions in the graph's CSC order, int64 (edges). None (default): the sampler does not
-        return edge ids.
+            return edge ids.
         columns: Edge columns (edges, ...) by name; default none.
         reverse: For bidirectional output, True where the edge was reversed, bool (edges); default None.
         weight: Final coefficients of a sum, float32 (edges). None (default): neighbors are averaged.
@@ -345,7 +345,7 @@ class Sample:
         seed_index: Local id of each seed by node type, int64 (seeds), duplicates included.
         subgraph: Subgraph of the subgraph expansion, of which the blocks are views; default None.
         trees: Seed or group of each node's tree by node type, int64 (rows), for disjoint trees. None
-        (default): trees are merged.
+            (default): trees are merged.
         links: Rows of the links by edge type, if seeds are links; default none.
         loss_weights: Weights of the seeds in the loss. None (default): equal weights.
         tuple_labels: Labels (tuples, ...) by node type, if seeds are `khop.NodeTuples`; default none.

@@ -182,12 +182,12 @@ class UniformNegatives:
         per_positive: Negatives per link and replaced endpoint, default 1.
         mode: Arrangement in a batch: "binary" (default) as pairs labeled 0, or "triplet".
         exact: Draw only non-neighbors of the source, and not the source itself. By default, some negatives
-        may be neighbors of the source.
+            may be neighbors of the source.
         group: Number of consecutive links, in the epoch's global order, that share their negatives on any
             number of ranks, so that batches have fewer nodes. Time limits still apply to each link.
             Default 1: not shared. Cannot be combined with `exact`.
         corrupt: Endpoints to replace: "destination" (default), "source" or "both". Sources are drawn as
-        destinations of the reverse edge type.
+            destinations of the reverse edge type.
     Example:
         >>> sampler = khop.LinkSampler(khop.open_graph("debian"), [5], negatives=khop.UniformNegatives(4))
         >>> batch = khop.Loader(sampler, khop.Links([[0, 1], [2, 3]]), batch_size=2).batch(epoch=0, step=0)

@@ -28,10 +28,10 @@ class ColumnSpec:
         dtype: Name of the logical dtype, as in torch: "float32", "int64", "uint8", ...
         shape: Shape of one row; () for a scalar column.
         num_classes: Number of classes of a label column, in which -1 means "unknown"; default None: not
-        a label column.
+            a label column.
         scales: Scales of a quantized column, one per entry of a row; default None.
         sparse_width: Width of the dense rows of a sparse column, whose shape is (2, longest); default
-        None: dense.
+            None: dense.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> graph.schema.column("package", "section")

@@ -166,7 +166,7 @@ def test_times_that_are_no_whole_numbers_are_named() -> None:
     users, items = torch.tensor(every_pair()).T
     likes = EdgeTable(users, items, {"when": users / 3})
     graph = shop(every_pair()).with_edges({("user", "likes", "item"): likes})
-    with pytest.raises(ValueError, match=r"time 'when' of .*likes.* is float32: times are whole numbers"):
+    with pytest.raises(ValueError, match=r"time 'when' of .*likes.* is float32: times must be whole numbers"):
         split_links(graph, ("user", "likes", "item"), time="when")
 
 

@@ -72,7 +72,7 @@ def test_a_model_that_needs_a_rule_trains_by_it_and_the_command_says_so(
 def test_a_rule_that_does_not_fit_the_model_is_refused(khop_command: Command, small_run: Path) -> None:
     ran = khop_command("train", str(small_run), "--model", "gcn", "--rule", "uniform")
     assert ran.code == 2
-    assert "GCN sums neighbors; draw them by rule=khop.SymmetricSum()" in ran.stderr
+    assert "which GCN needs; draw them with rule=khop.SymmetricSum()" in ran.stderr
 
 
 def test_a_score_below_its_baseline_is_named_with_three_settings_to_try(

@@ -211,7 +211,7 @@ def test_a_folder_without_a_checkpoint_says_so(khop_command: Command, trained: d
     Path("a/checkpoints/best").rename("elsewhere")
     ran = khop_command("evaluate", "a")
     assert ran.code == 2
-    assert ran.stderr.startswith("khop: a/checkpoints/best: no checkpoint there; ")
+    assert ran.stderr.startswith("khop: a/checkpoints/best: no checkpoint exists; ")
     assert khop_command("evaluate", "b").stderr == (
         "khop: b: not a run folder, it has no config.toml; give a folder written by khop train\n"
     )

@@ -112,7 +112,7 @@ class OneMore(OneByOne):
 
 ENDED = threading.Event()
 WRONG: dict[type[OneByOne], tuple[Callable[[Make], None], str]] = {
-    Backwards: (suite.a_stream_gives_the_same_batches_in_order, "steps with another batch than make"),
+    Backwards: (suite.a_stream_gives_the_same_batches_in_order, "steps whose batch differs from make"),
     DropsTheLast: (suite.a_stream_gives_the_same_batches_in_order, "number of batches"),
     OtherKey: (
         suite.a_batch_is_the_sample_of_its_seeds_with_its_columns,

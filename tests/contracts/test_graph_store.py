@@ -285,7 +285,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     AlwaysEdgeIds: (
         graph_store.edge_ids_come_on_request,
-        "edges are given, and hop.edge_ids is False",
+        "edges are returned, although hop.edge_ids is False",
     ),
     NoEmptyRows: (
         graph_store.an_empty_frontier_has_an_entry,
@@ -344,7 +344,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     SaysNothing: (
         graph_members.some_edge_types_are_those_of_the_graph,
-        "Unsupported was raised without a text that names the remedy",
+        "Unsupported was raised without a message with the remedy",
     ),
 }
 

@@ -109,7 +109,7 @@ WRONG: dict[type[Clusters], str] = {
     OtherEveryTime: "groups of the same seeds, digest",
     SameElements: "elements of an epoch",
     LosesASeed: "seeds of an epoch",
-    AllNodesAreSeeds: "that are no targets",
+    AllNodesAreSeeds: "that are not targets",
     SeedsTwice: "must be once in each",
     NoGroupCount: "num_groups of a sample: None",
     OwnTotal: "total of loss_weights, the groups of all ranks: 1, must be 3",

@@ -427,8 +427,8 @@ def test_links_of_one_node_type_take_an_encoder_of_rows_alone(fanouts: list[int]
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
-        ("item", r"the encoder gives a Tensor, and the links have the node types \['user', 'item'\]"),
-        (["user", "item"], r"the encoder gives \['user', 'item'\], and the links .*give an encoder of these"),
+        ("item", r"the encoder returns a Tensor, but the links have the node types \['user', 'item'\]"),
+        (["user", "item"], r"the encoder returns \['user', 'item'\], but .*give an encoder of these"),
     ],
 )
 def test_an_encoder_without_rows_of_an_end_is_refused(target: str | list[str], sentence: str) -> None:
@@ -450,7 +450,9 @@ def test_rows_that_are_not_one_per_seed_are_refused() -> None:
             return batch["x"]
 
     given = Links({TO: torch.tensor([[0, 1], [2, 3]])}, negatives={TO: torch.tensor([[4], [5]])})
-    with pytest.raises(ValueError, match=r"gives \d+ rows of 'node', and the batch has \d+ seeds: give one"):
+    with pytest.raises(
+        ValueError, match=r"gives \d+ rows of 'node', and the batch has \d+ seeds: return one"
+    ):
         evaluate_links(
             LinkPredictor.of(AllNodes(), [TO], "dot", 7),
             Graph(small.store, small.features),

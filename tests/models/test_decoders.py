@@ -247,5 +247,5 @@ def test_unfit_sizes_are_errors() -> None:
         RotatE(4, margin=float("nan"))
     with pytest.raises(ValueError, match="relations"):
         DistMult(4, 0)
-    with pytest.raises(ValueError, match="decoder 'dot': has no relations, and the links have 3"):
+    with pytest.raises(ValueError, match="decoder 'dot': has no relations, but the links have 3"):
         decoder_of("dot", 4, 3)

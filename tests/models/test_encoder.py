@@ -237,7 +237,7 @@ def test_a_target_that_is_named_may_have_outputs_of_any_width() -> None:
         ({"target": ["a", "a"], "outputs": 2}, r"target \['a', 'a'\]: must be different node types"),
         ({"target": [], "outputs": 2}, r"target \[\]: must be different node types"),
         ({"target": ["b"], "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* has none"),
-        ({"outputs": 2}, "outputs 2: a classifier has as many as its label has classes; name the target"),
+        ({"outputs": 2}, "outputs 2: a classifier has one output per class of its label; for other"),
         ({"target": "b", "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* without outputs"),
         ({"embedding": -1}, "embedding -1: must be a width of at least 1, or 0 for none"),
     ],

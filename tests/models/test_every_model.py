@@ -338,7 +338,7 @@ def test_damaged_names_of_rows_are_named(folders: list[Path], tmp_path: Path, en
 def test_rows_without_their_names_are_refused(folders: list[Path], name: str, is_strict: bool) -> None:
     state = dict(model_on(folders[0], name, 1)[0].named_parameters())
     other, _ = model_on(folders[1], name, 2)
-    with pytest.raises(RuntimeError, match=r"comes without the names of its rows.*row_names\._extra_state"):
+    with pytest.raises(RuntimeError, match=r"has no names of its rows.*row_names\._extra_state"):
         other.load_state_dict(state, strict=is_strict)
     rows = {f"{prefix}{names.parameter}" for prefix, names in _named(other)}
     without = {key: of for key, of in state.items() if key not in rows}

@@ -133,7 +133,9 @@ def test_edge_columns_that_do_not_fit_are_errors(tmp_path: Path) -> None:
         GAT.for_graph(graph, 8, target=["node"], outputs=4, edge_column="q")
     model = GAT.for_graph(graph, 8, 1, target=["node"], outputs=4, edge_column="e")
     batch = khop.Loader(khop.NeighborSampler(graph, [2]), torch.arange(5), 5, columns=["x"]).batch(0, 0)
-    with pytest.raises(ValueError, match=r"column 'e' of .* the model reads it, the batch does not have it"):
+    with pytest.raises(
+        ValueError, match=r"column 'e' of .* the model reads it, but the batch does not have it"
+    ):
         model(batch)
 
 

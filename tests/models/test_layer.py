@@ -276,5 +276,5 @@ def test_every_parameter_has_a_gradient_gin() -> None:
 def test_neighbors_without_weights_are_refused_with_the_remedy_gin() -> None:
     graph = one_type()
     model = GIN.for_graph(graph.store, hidden=8)
-    with pytest.raises(ValueError, match=r"no weights: GIN sums neighbors; draw them by rule=khop.Sum\(\)"):
+    with pytest.raises(ValueError, match=r"no weights, which GIN needs; draw them with rule=khop.Sum\(\)"):
         model(graph.batch(torch.arange(4), [2, 2], "node"))

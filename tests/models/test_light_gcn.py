@@ -67,7 +67,7 @@ def test_wrong_sizes_are_named() -> None:
         LightGCN.for_graph(plain.store, 8, target=["user"], embedding=4)
     with pytest.raises(ValueError, match="outputs 5: LightGCN returns rows of hidden=8 numbers"):
         LightGCN.for_graph(plain.store, 8, target=["user"], outputs=5)
-    with pytest.raises(ValueError, match=r"node types \['tag'\]: LightGCN needs rows of each"):
+    with pytest.raises(ValueError, match=r"node types \['tag'\]: LightGCN needs input rows for each"):
         LightGCN.for_graph(shop().store, 8, 2, embedding=0)
     with pytest.raises(ValueError, match="embedded_types 'all' with embedding 0: give a width"):
         LightGCN.for_graph(one_type().store, 8, 2, embedding=0, embedded_types="all")

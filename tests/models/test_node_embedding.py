@@ -270,7 +270,7 @@ def test_unfit_relations_are_errors(graphs: tuple[khop.Graph, khop.Graph]) -> No
         predictor("distmult", [FACT], {FACT: 2})(batch)
     with pytest.raises(ValueError, match=r"links of .* the model scores those of"):
         predictor("distmult", [FACT], {FACT: 4})(typed)
-    with pytest.raises(ValueError, match="3 in all, the decoder's table has 2"):
+    with pytest.raises(ValueError, match="3 in total, but the decoder's table has 2"):
         SharedDecoder(DistMult(6, 2), {FACT: 3})
-    with pytest.raises(ValueError, match=r"relations of .*: the model scores links of"):
+    with pytest.raises(ValueError, match=r"relations of .*: not an edge type of the model, which scores"):
         LinkPredictor.of(Rows(), [FACT], "distmult", 6, {relation_type(1): 3})

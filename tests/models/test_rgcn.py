@@ -86,7 +86,7 @@ def test_without_an_encoder_the_first_layer_reads_the_columns(bases: int) -> Non
 
 def test_without_an_encoder_all_rows_have_one_width() -> None:
     with pytest.raises(
-        ValueError, match=r"input rows have widths \{'item': 6, 'user': 4\}.*of one width, or"
+        ValueError, match=r"input rows have widths \{'item': 6, 'user': 4\}.*of the same width, or"
     ):
         RGCN.for_graph(shop().store, embedding=0, encoder="none")
 
@@ -339,7 +339,9 @@ def test_unfit_columns_are_errors(graphs: tuple[khop.Graph, khop.Graph]) -> None
         replace(block, adjacencies={t: replace(a, columns={}) for t, a in block.adjacencies.items()})
         for block in batch.blocks
     ]
-    with pytest.raises(ValueError, match=r"column 'r' of .* the model reads it, the batch does not have it"):
+    with pytest.raises(
+        ValueError, match=r"column 'r' of .* the model reads it, but the batch does not have it"
+    ):
         model(replace(batch, sample=replace(batch.sample, blocks=tuple(bare))))
     with pytest.raises(ValueError, match="must be at least 1"):
         RelationColumn("r", {FACT: 0})

@@ -225,7 +225,9 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
 
 def test_a_batch_of_another_depth_is_refused() -> None:
     graph = one_type()
-    with pytest.raises(ValueError, match="the batch has 1 blocks, the model 2 layers: give the sampler one"):
+    with pytest.raises(
+        ValueError, match="the batch has 1 blocks, but the model has 2 layers: give the sampler one"
+    ):
         SAGE.for_graph(graph.store, layers=2)(graph.batch(torch.arange(3), [2], "node"))
 
 

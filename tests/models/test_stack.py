@@ -180,7 +180,7 @@ def test_a_rescaled_model_gives_outputs_in_the_unit_of_labels_in_batches_and_lay
     exact = layerwise_inference(model, graph.store, graph.features, "item", nodes=seeds)
     torch.testing.assert_close(exact, expected)
     assert "unit.mean" in model.state_dict()
-    with pytest.raises(ValueError, match="must be finite, as many of both"):
+    with pytest.raises(ValueError, match="must be finite, and of the same length"):
         model.rescale((0.0,), (float("inf"),))
 
 

@@ -475,7 +475,7 @@ def test_loaders_of_pyg_say_once_that_ranks_use_all_seeds(ranks: StartedRanks, t
     (used, told), (others, silent) = results(tmp_path)
     assert used == others == [0, 1, 2] * 2
     assert len(told) == 1
-    assert "each of the 2 ranks uses all that it is given" in told[0]
+    assert "each of the 2 ranks uses all seeds that it is given" in told[0]
     assert silent == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SAID = "ignore:.*links of the first batch are among its messages:UserWarning"
+SAID = "ignore:.*links of the first batch are also message edges:UserWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -138,7 +138,7 @@ def test_many_threads_are_no_worker_processes() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_how_processes_start_has_no_effect_and_a_warning_says_so(workers: int) -> None:
     with pytest.warns(
-        UserWarning, match="multiprocessing_context 'spawn': has no effect, workers are threads"
+        UserWarning, match="multiprocessing_context 'spawn': has no effect, because workers are threads"
     ) as told:
         loader = NeighborLoader(plain(), [2], SEEDS, num_workers=workers, multiprocessing_context="spawn")
     assert told[0].filename == __file__

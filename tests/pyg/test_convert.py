@@ -111,9 +111,7 @@ def test_a_mask_that_marks_no_node_is_left_out_with_a_warning(tmp_path: Path) ->
 def test_a_mask_of_numbers_is_a_column_with_a_warning(dtype: torch.dtype) -> None:
     data = plain()
     data.train_mask = torch.zeros(25, dtype=dtype)
-    said = (
-        f"attribute 'train_mask' of 'node' is {dtype}, not boolean: it is a column and no split; convert it"
-    )
+    said = f"attribute 'train_mask' of 'node' is {dtype}, not boolean: it becomes a column, not a split"
     with pytest.warns(UserWarning, match=said):
         graph = khop.graph_from_pyg(data)
     assert "train" not in graph.split_names
@@ -212,7 +210,7 @@ def test_trees_and_directions_come_along() -> None:
 def test_a_batch_of_blocks_is_refused() -> None:
     graph = khop.graph_from_pyg(plain())
     loader = khop.Loader(khop.NeighborSampler(graph, [2]), torch.tensor([1]), batch_size=1)
-    with pytest.raises(ValueError, match="a graph per layer"):
+    with pytest.raises(ValueError, match="a block per layer"):
         khop.batch_to_pyg(loader.batch(0, 0))
 
 
@@ -377,7 +375,7 @@ def test_data_without_links_are_refused_with_the_remedy() -> None:
 def test_arrays_and_lists_are_converted_and_names_are_left_out_with_a_warning(kind: Any) -> None:
     edges = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])
     data = Data(x=torch.rand(3, 2), edge_index=kind(edges), y=[1, 0, 1], names=["a", "b", "c"])
-    with pytest.warns(UserWarning, match="attribute 'names' is left out: columns hold numbers") as caught:
+    with pytest.warns(UserWarning, match="attribute 'names' is left out: columns must be numeric") as caught:
         graph = khop.graph_from_pyg(data)
     assert len(caught) == 1
     again = khop.graph_to_pyg(graph)

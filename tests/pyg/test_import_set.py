@@ -136,10 +136,10 @@ def test_several_graphs_and_other_content_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine" / "processed" / "data.pt"
     one = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]))
     saved(path, one, one)
-    with pytest.raises(ValueError, match="holds several graphs"):
+    with pytest.raises(ValueError, match="contains several graphs"):
         imported(tmp_path, "mine")
     torch.save([1], path)
-    with pytest.raises(ValueError, match="holds a list, and torch_geometric's to_dict"):
+    with pytest.raises(ValueError, match="contains a list, but the result of torch_geometric's to_dict"):
         imported(tmp_path, "mine")
     torch.save(one, path)
     with pytest.raises(ValueError, match="may execute code; if you trust it, convert it once"):

@@ -197,7 +197,7 @@ def test_fanouts_by_edge_type_are_checked_in_torch_geometrics_words(changed: Any
         ),
         (None, None, {"input_time": torch.arange(25)}, "conflicting 'input_time' and 'time_attr'"),
         (None, None, {"subgraph_type": "both"}, "'both' is not a valid SubgraphType"),
-        (None, None, {"is_sorted": True}, r"edge_index of \('node', 'to', 'node'\): is_sorted, but edge"),
+        (None, None, {"is_sorted": True}, r"edge_index of \('node', 'to', 'node'\): is_sorted is set, but"),
     ],
 )
 def test_attributes_that_cannot_be_drawn_by_are_named(
@@ -230,9 +230,9 @@ def halves() -> HeteroData:
         (Data(num_nodes=3, edge_index=PAIRS.t()), r"is int64 of shape \(5, 2\): give int64 \(2, edges\)"),
         (
             Data(num_nodes=3, adj_t=torch.eye(3).to_sparse()),
-            "adj_t of .* is a sparse tensor of torch's, .*: keep the edges as edge_index",
+            "adj_t of .* is a torch sparse tensor, .*: keep the edges as edge_index",
         ),
-        (halves(), r"nothing says how many 'item' nodes there are; set data\['item'\].num_nodes"),
+        (halves(), r"the number of 'item' nodes is unknown; set data\['item'\].num_nodes"),
     ],
 )
 def test_data_that_is_no_graph_is_named(data: Any, message: str) -> None:

@@ -88,7 +88,7 @@ def test_sorted_edges_are_taken_as_they_lie() -> None:
     assert loader.node_sampler.edge_permutation is None
     batch = next(iter(loader))
     assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
-    with pytest.raises(ValueError, match="is_sorted, but edge 2 leads to node"):
+    with pytest.raises(ValueError, match="is_sorted is set, but the destination of edge 2 is"):
         NeighborLoader(plain(), [3], is_sorted=True)
 
 

@@ -196,5 +196,5 @@ def test_times_weights_and_negatives_go_with_every_direction(kind: str) -> None:
 
 
 def test_a_sampler_of_both_directions_takes_no_other_direction() -> None:
-    with pytest.raises(ValueError, match="sample_direction backward: hops go in both directions"):
+    with pytest.raises(ValueError, match="sample_direction backward: hops follow both directions"):
         BidirectionalNeighborSampler(plain(), [2], sample_direction="backward")

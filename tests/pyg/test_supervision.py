@@ -31,7 +31,7 @@ def loader_of(data: Any, **settings: Any) -> LinkNeighborLoader:
 def test_one_warning_counts_the_links_among_the_messages() -> None:
     loader = loader_of(ring())
     with pytest.warns(
-        UserWarning, match=r"^4 of the 4 links of the first batch are among its messages"
+        UserWarning, match=r"^4 of the 4 links of the first batch are also message edges"
     ) as told:
         for _ in (*loader, *loader):
             pass
@@ -82,5 +82,5 @@ def test_what_cannot_be_excluded_is_named() -> None:
     with pytest.raises(ValueError, match=r'no edge type has the name of the reverse of .*"rev_on"'):
         loader_of(typed(), edge_label_index=("tag", "on", "item"), exclude="edge+reverse")
     sampler = NeighborSampler(ring(), [2])
-    with pytest.raises(ValueError, match=r"exclude 'edge'.*give them to the neighbor_sampler"):
+    with pytest.raises(ValueError, match=r"exclude 'edge'.*set them on the neighbor_sampler"):
         loader_of(ring(), neighbor_sampler=sampler, exclude="edge")

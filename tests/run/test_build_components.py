@@ -114,7 +114,7 @@ def test_the_first_layer_of_rgcn_may_read_columns_of_one_width(shop: Path) -> No
     assert not run.model.encoder.linear
     batch = run.loader().batch(0, 0)
     assert run.model(batch).shape == (batch.seed_column("kind").shape[0], 4)
-    with pytest.raises(ValueError, match=r'or encoder="linear", in a run file model\.inputs = "encoded"'):
+    with pytest.raises(ValueError, match=r'or encoder="linear" \(in a run file model\.inputs = "encoded"\)'):
         prepared(shop, model={**table, "embedding": 6}, **tags)
 
 

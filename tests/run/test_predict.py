@@ -225,7 +225,7 @@ def test_new_nodes_without_an_embedding_are_refused(tmp_path: Path) -> None:
     import_tables(later_spec(later_tables()), tmp_path / "later", encoders=shop)
     run = run_on(shop, model={"hidden": 8, "embedding": 4})
     with pytest.raises(
-        ValueError, match=r"node type 'user': the model reads embeddings by node of it, and new"
+        ValueError, match=r"node type 'user': the model has node embeddings for it, but none for new"
     ):
         predict_later(run, tmp_path / "later")
 

@@ -134,7 +134,7 @@ def test_a_started_run_is_resumed_evaluated_and_started_from_without_the_first_o
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--start-from", "nowhere"), "nowhere: no checkpoint there"),
+        (("--start-from", "nowhere"), "nowhere: no checkpoint exists"),
         (("--start-optimizer",), "start_optimizer is true, but start_from is not set"),
         (("--start-from", "yesterday", "--hidden", "16"), "different shapes"),
         (("--start-from", "yesterday", "--start-optimizer", "--optimizer", "sgd"), "another optimizer"),

@@ -71,7 +71,7 @@ def test_unsupported_needs_a_text() -> None:
 
     assert unless_unsupported(lambda: 5) == 5
     assert unless_unsupported(lambda: unsupported("open the whole graph")) is None
-    with pytest.raises(AssertionError, match="names the remedy"):
+    with pytest.raises(AssertionError, match="with the remedy"):
         unless_unsupported(unsupported)
 
 

@@ -137,7 +137,7 @@ def test_a_disk_that_is_full_leaves_the_checkpoint_before(tmp_path: Path, limit:
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match="last: no checkpoint there; train first, or name another run folder"
+        ValueError, match="last: no checkpoint exists; train first, or give another run folder"
     ):
         load_checkpoint(tmp_path / "last")
 
@@ -489,7 +489,7 @@ def test_other_content_is_damage(tmp_path: Path, state: bytes) -> None:
 def test_a_later_format_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format 9, this version of khop reads format 2"):
         checked_state(tmp_path, {**TENSORS, STATE: b'{"format": 9}'})
-    with pytest.raises(ValueError, match="no checkpoint there"):
+    with pytest.raises(ValueError, match="no checkpoint exists"):
         read_files(tmp_path / "nowhere")
     written(tmp_path)
     (tmp_path / STATE).unlink()

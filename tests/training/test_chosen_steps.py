@@ -115,7 +115,7 @@ def test_dropout_of_torch_is_recorded_on_request_alone(tmp_path: Path) -> None:
 
     trainer, (sentence,) = choice_of(replace(run, model=model))
     assert isinstance(trainer._steps, EagerSteps)
-    assert "dropout (Dropout) would have other numbers in a resumed run; --launches recorded" in sentence
+    assert "dropout (Dropout) would draw other random numbers in a resumed run; " in sentence
 
 
 class WithDropout(nn.Module):

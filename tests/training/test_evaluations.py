@@ -195,7 +195,7 @@ def test_a_target_at_the_end_of_an_epoch_stops_there_and_lower_may_be_better(tmp
 def test_a_target_of_an_unknown_metric_is_refused_at_the_first_evaluation(tmp_path: Path) -> None:
     run = SmallRun(tmp_path, evaluate=lambda: {"val": 0.5}).with_(target=("mrr", 0.3), evaluate_every=0.2)
     with pytest.raises(
-        ValueError, match=r"target \('mrr', 0.3\): the evaluation has no val_mrr, but val_acc"
+        ValueError, match=r"target \('mrr', 0.3\): the evaluation does not compute val_mrr, only val_acc"
     ):
         run.trainer().fit()
     assert len(RunLog(tmp_path / "steps.jsonl").records()) == 1

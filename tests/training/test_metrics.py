@@ -160,7 +160,7 @@ def test_auc_counts_scores_that_differ_in_the_last_bit() -> None:
 
 @pytest.mark.parametrize(("label", "kind"), [(0, "negative"), (1, "positive")])
 def test_auc_needs_both_kinds(label: int, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"roc-auc: all 3 labels are {kind}, both kinds are required"):
+    with pytest.raises(ValueError, match=f"roc-auc: all 3 labels are {kind}, and both kinds are required"):
         binary_roc_auc(torch.arange(3.0), torch.full((3,), label))
 
 

@@ -102,7 +102,7 @@ def test_by_default_nodes_keep_their_numbers_and_further_ones_are_new(tmp_path: 
     assert torch.equal(state(model)[TABLE], torch.cat([checkpoint.model[TABLE], fresh[5:]]))
     fewer = model_of(graph_of(tmp_path / "fewer", 4), 2)
     with pytest.raises(
-        ValueError, match=r"'user' has 5 embeddings in the checkpoint, and the graph has 4 nodes"
+        ValueError, match=r"'user' has 5 embeddings in the checkpoint, but the graph has 4 nodes"
     ):
         start(fewer, None, checkpoint, {})
     start(fewer, None, checkpoint, {"user": torch.tensor([4, 3, 2, 1])})

@@ -410,7 +410,7 @@ def test_lines_of_metrics_that_are_damaged_come_back_from_the_checkpoint(tmp_pat
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     assert (tmp_path / "steps.jsonl").read_bytes() == b"".join(steps[:3] + steps[4:])
     assert observer.warnings == [
-        f"{tmp_path}/metrics.jsonl: 1 lines were damaged or lost; the checkpoint has them",
+        f"{tmp_path}/metrics.jsonl: 1 lines were damaged or lost, and are restored from the checkpoint",
         f"{tmp_path}/steps.jsonl: 1 of 15 lines are damaged or lost, and left out",
     ]
 
@@ -530,7 +530,7 @@ def test_a_run_that_ended_before_its_first_update_can_be_resumed(tmp_path: Path)
 
 
 def test_resuming_without_a_checkpoint_or_with_other_seeds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="last: no checkpoint there"):
+    with pytest.raises(ValueError, match="last: no checkpoint exists"):
         SmallRun(tmp_path).trainer().resume()
     SmallRun(tmp_path).with_(epochs=1).trainer().fit()
     folder = tmp_path / "checkpoints" / "last"

@@ -68,7 +68,7 @@ def test_a_state_that_contradicts_itself_or_the_run_is_refused(changes: dict[str
 
 
 def test_lost_records_of_epochs_are_named() -> None:
-    with pytest.raises(ValueError, match=r"is after 2 epochs, metrics\.jsonl has 1"):
+    with pytest.raises(ValueError, match=r"has 2 epochs, but metrics\.jsonl has 1"):
         SOUND.check(5, 1, FOLDER)
 
 

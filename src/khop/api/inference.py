@@ -128,8 +128,8 @@ def infer(
         nodes: Nodes in the order of the rows: ids or a boolean mask, as a tensor, an array or a list.
             Default: all.
         values: "embeddings" (default): the outputs of the model's last layer for the node type, or the
-        inputs of the decoder of a link-prediction model; "outputs": the outputs of the whole model,
-        such as logits.
+            inputs of the decoder of a link-prediction model; "outputs": the outputs of the whole model,
+            such as logits.
         rule: Rule of training, as for `khop.layerwise_inference`; by default the model's.
         fanouts: Fanouts of training, for rules that need them; default None.
         chunk_size: Nodes per chunk, default 2048.
@@ -389,7 +389,7 @@ def evaluate(
         columns: Columns of the batches, by default the model's `input_columns`, else the loader's
             columns, else all node columns except labels.
         loader: Loader that the model is trained with; the rule of its sampler draws or weighs the
-        neighbors. Default None: the model's rule.
+            neighbors. Default None: the model's rule.
         progress: Function called with the number of rows done and in all; by default none.
     Returns:
         The score.
@@ -487,8 +487,8 @@ def evaluate_links(
         metrics: "mrr", "roc-auc", "average-precision", and "hits@K", "recall@K" and "ndcg@K" for any K,
             such as "hits@50". Default: "mrr" and "roc-auc"; for labels "roc-auc" and "average-precision".
         fanouts: Fanouts of the hops: links are then scored from sampled batches, as in training, which are
-        the same in every evaluation. This works for any encoder, and for links with times with
-        `rule=khop.Temporal(column)`. Default None: all neighbors.
+            the same in every evaluation. This works for any encoder, and for links with times with
+            `rule=khop.Temporal(column)`. Default None: all neighbors.
         rule: Rule that weighs the neighbors, by default that of the sampler of `loader`, else the
             model's. A rule that selects edges in exact inference too, such as `TopK`, needs `loader` or
             `fanouts`.
@@ -668,7 +668,7 @@ class Recommendations:
         sources: The sources, int64 (n).
         destinations: Their destinations, int64 (n, k); -1 where there are fewer candidates than k.
         scores: Scores of the model, or in-degrees for cold sources, float32 or float64 (n, k); -inf where
-        there is no candidate.
+            there is no candidate.
         cold: True for sources without an edge, ranked by popularity, bool (n).
     Example:
         >>> found = khop.Recommendations(
@@ -716,7 +716,7 @@ def recommend(
         rule: Rule of training, as for `khop.layerwise_inference`; by default the model's.
         fanouts: Fanouts of training, for rules that need them; default None.
         work_folder: Folder for temporary files with the rows of all nodes; by default the system's
-        temporary folder.
+            temporary folder.
         progress: Function called with the numbers of finished sources and of all sources; by default none.
     Returns:
         Destinations, scores and cold sources.

@@ -78,9 +78,9 @@ def launch(
         arguments: Further arguments of `function`; default none.
         device: "cpu" or "cuda", by default "cuda" if a GPU is available.
         deadline: Timeout of a communication in seconds, after which all ranks end with an error that names
-        the missing ranks; default 300.
+            the missing ranks; default 300.
         interface: Interface on which ranks listen: its name, its address, or a network that contains its
-        address. By default loopback on one machine, otherwise the interface with the route to rank 0.
+            address. By default loopback on one machine, otherwise the interface with the route to rank 0.
         allow: Permissions: "oversubscribe" for more than 4 processes per core that this process may use,
             "public" for a public address, which states that a firewall protects it. Default none.
         bind: "cores" gives each process of a machine its own cores, of those that it may run on; "numa" also

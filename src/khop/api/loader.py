@@ -205,8 +205,8 @@ class Loader:
         shuffle: Use another order in each epoch; default False.
         drop_last: Drop the last step of an epoch if it has fewer than `batch_size` seeds; default False.
         micro_batches: Batches into which each step is split on each rank, to save memory (gradient
-        accumulation). With the layered expansion, the sum of their gradients equals that of the step;
-        update parameters after a batch with `batch.ends_step`. Default 1.
+            accumulation). With the layered expansion, the sum of their gradients equals that of the step;
+            update parameters after a batch with `batch.ends_step`. Default 1.
         seed: Random seed of the order and of all draws, default 0.
         columns: Columns to gather for all nodes of a batch: names, or a mapping from type to names, which
             may also name edge types (see `Adjacency.columns`). Default none.
@@ -215,26 +215,26 @@ class Loader:
         seed_times: One time per seed node, or the name of a column of them; `khop.Temporal` needs it.
             Default None.
         narrow: Dtype of float16, bfloat16 and quantized columns in batches: "float32" (default), or
-        "stored".
+            "stored".
         gather: "ahead" (default), or "deferred": rows of numeric columns in memory of the device are not
-        copied into the batch; SAGE, GCN and other layers of khop that aggregate input rows read the
-        table directly, with bit-identical results.
+            copied into the batch; SAGE, GCN and other layers of khop that aggregate input rows read the
+            table directly, with bit-identical results.
         device: Device of the batches, by default the GPU that the graph is placed on (`Graph.on`), else
             the CPU.
         threads: Threads that make batches; the default depends on the number of cores. Sampling on a GPU
-        uses one.
+            uses one.
         prefetch: Maximum number of batches in flight, default 4.
         prefetch_bytes: Limit on finished batches, in bytes or as a string such as "1GB"; at the limit, no
-        new batch is started. Default 1 GiB. Has no effect if the graph is partitioned across ranks.
+            new batch is started. Default 1 GiB. Has no effect if the graph is partitioned across ranks.
         seed_assignment: Assignment of the seeds of a step to ranks in a graph that is partitioned across
-        ranks: "owner" (default), to the rank that stores the seed, as far as shares stay equal, or
-        "position", by position in the step.
+            ranks: "owner" (default), to the rank that stores the seed, as far as shares stay equal, or
+            "position", by position in the step.
         ranks: "all" (default) divides the seeds among the ranks; with "this", this rank uses all of them,
-        for example in an evaluation under `if rank == 0`.
+            for example in an evaluation under `if rank == 0`.
         transform: Function applied to each batch, for example to add columns. It runs on the threads that
-        make batches, concurrently, before a batch is copied to a device; if columns are in GPU memory,
-        it runs in the thread that uses the batch. It must only depend on the batch; for randomness, derive
-        seeds from `batch.epoch` and `batch.step`. Default None.
+            make batches, concurrently, before a batch is copied to a device; if columns are in GPU memory, it
+            runs in the thread that uses the batch. It must only depend on the batch; for randomness, derive
+            seeds from `batch.epoch` and `batch.step`. Default None.
     Raises:
         ValueError: Seeds, columns or settings do not fit the graph or the sampler.
     Example:
@@ -338,10 +338,10 @@ class Loader:
         Args:
             budget_bytes: Maximum size of the cache in host memory, in bytes or as a string such as "2GB".
             by: Estimate of access frequencies: "visits" computes the probability that a batch contains a
-            node, "counts" samples the first epoch and counts, "auto" (default) uses counts if probabilities
-            are not available: for partitioned edges, weights, times and links.
+                node, "counts" samples the first epoch and counts, "auto" (default) uses counts if
+                probabilities are not available: for partitioned edges, weights, times and links.
             device_cache_bytes: Maximum size of the cache on the device, for the most frequent rows. Default
-            0.
+                0.
         """
         budgets = CacheBudgets(
             byte_size(budget_bytes, "budget_bytes"), byte_size(device_cache_bytes, "device_cache_bytes")

@@ -292,7 +292,7 @@ class Graph:
 
         Args:
             device: The GPU, by default "cuda", the GPU of this rank. "cpu" supports columns as "host",
-            "mapped" or "disk".
+                "mapped" or "disk".
             topology: "device", "pinned" (host memory that the GPU reads), "host" (the CPU samples), or
                 "auto" (default): the first of these with room, or "host" if kernels cannot make the
                 batches. The first call on a card compares them with the CPU, which takes seconds.
@@ -493,7 +493,7 @@ def open_graph(
     Args:
         path: The folder, or the name of a built-in graph as a string ("debian").
         placement: What is partitioned across ranks: "features" (default): columns; "all": columns and
-        edges; "whole": nothing, each rank opens all partitions.
+            edges; "whole": nothing, each rank opens all partitions.
         lanes: Batches in flight between ranks, default 4.
         wire: Format of rows sent between ranks: "stored" (default), or rounded to "float16" or "int8".
     Returns:
@@ -692,7 +692,7 @@ def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any])
 
     Args:
         matrices: A square matrix, for the types "node" and ("node", "to", "node"), or matrices by edge
-        type.
+            type.
     Returns:
         The graph.
     Raises:

@@ -52,15 +52,15 @@ def partition_graph(
         out: The new folder.
         parts: Number of parts.
         method: "ldg" (default) and "fennel" stream over the edges, with memory proportional to the number
-        of nodes. "metis" cuts fewer edges, but keeps all edges in memory and needs pymetis. "random",
-        "range" and "hash" ignore edges. A custom method is an object with `passes` and `assign`, or a
-        kind "package.module:Class".
+            of nodes. "metis" cuts fewer edges, but keeps all edges in memory and needs pymetis. "random",
+            "range" and "hash" ignore edges. A custom method is an object with `passes` and `assign`, or a
+            kind "package.module:Class".
         balance: Quantities to balance: "nodes", "edges", "bytes", or a split. Default: nodes, and the
             split "train" if there is one.
         slack: Imbalance tolerance: share by which a part may exceed its equal share, default 0.05.
         seed: Seed of the partitioning, default 0.
         fanouts: Fanouts for which to estimate the share of remote nodes in a batch, which is recorded in
-        the partition book; default none.
+            the partition book; default none.
         batch_size: Training seeds per step over all parts, for this estimate; default 1024.
         method_options: Options that the class of the method declares, by name; default none.
         threads: Number of threads. 0 (default): one per core.

@@ -247,10 +247,10 @@ def connect(
         client_cert: Client certificate, for servers that require one; default None.
         client_key: Private key of the client certificate; default None.
         encryption: "remote" (default): connections to other machines are encrypted; "off": data and the
-        token are sent unencrypted, for a network that you trust.
+            token are sent unencrypted, for a network that you trust.
         deadline: Seconds without a response from any server until `khop.PeerLost` is raised, default 60.
         attempt: Seconds without a heartbeat of a server until the request is retried on another server,
-        default 20.
+            default 20.
     Returns:
         The graph on the servers.
     Raises:

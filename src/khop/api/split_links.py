@@ -242,12 +242,12 @@ def split_links(
         val: Share (below 1) or number of the links of each type for validation, default 0.1.
         test: Share or number of the links of each type for test, default 0.1.
         disjoint_share: Share of the training links that are only targets, outside the message graph;
-        the others are then only in the message graph. Default 0: all training links are both.
+            the others are then only in the message graph. Default 0: all training links are both.
         negatives: Negatives per validation and test link, never edges of the whole graph; default 1.
         label: Edge column to use as labels of the links; default None.
         time: Edge column to use as times of the links; default None.
         relation: Edge column to use as relations of the links: negatives are then never edges with the
-        same relation. Default None.
+            same relation. Default None.
         seed: Random seed of the split, default 0.
     Returns:
         Graphs and links of the three parts.

@@ -19,7 +19,7 @@ from khop.kernels.segment import accumulator
 
 @dataclass(frozen=True, eq=False)
 class CandidateSearch:
-    """A query per source and a row per destination; `score` of both orders destinations as a decoder does."""
+    """A query per source and a row per destination; their `score` ranks destinations as the decoder does."""
 
     queries: Tensor  # (sources, width)
     candidates: Tensor  # (destinations, width)
@@ -28,13 +28,13 @@ class CandidateSearch:
 
 
 class RelationDecoder(nn.Module):
-    """Scores pairs of rows by relation; `relation` is the table, (relations, numbers per relation).
+    """Scores pairs of rows by relation; `relation` is the table, (relations, values per relation).
 
     A subclass turns a source's row into a query for destinations, and a destination's row into one for
     sources, and compares queries with rows.
     """
 
-    score: CandidateScore = "dot"  # orders destinations as `compared` does
+    score: CandidateScore = "dot"  # ranks destinations as `compared` does
     search_grid: int = 64  # a search rounds rows to multiples of 1 / search_grid
 
     def __init__(self, width: int, relations: int = 1, numbers: int | None = None) -> None:
@@ -47,7 +47,7 @@ class RelationDecoder(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Give the table new random numbers, from torch's generator."""
+        """Initialize the table at random, from torch's generator."""
         nn.init.xavier_uniform_(self.relation)
 
     def forward(self, source: Tensor, destination: Tensor, relation: Tensor | None = None) -> Tensor:
@@ -85,7 +85,7 @@ class RelationDecoder(nn.Module):
         return CandidateSearch(queries, self.prepared(destinations), self.score, self.search_grid)
 
     def prepared(self, rows: Tensor) -> Tensor:
-        """Return the rows of nodes as they are compared: by default unchanged."""
+        """Prepare the rows of nodes for comparison; by default unchanged."""
         return rows
 
     @abstractmethod
@@ -114,7 +114,7 @@ class DistMult(RelationDecoder):
     Args:
         width: Width of the rows of nodes.
         relations: Number of relations, each with a row in the table (default 1).
-        numbers: Numbers in a row of the table; default: `width`.
+        numbers: Width of a row of the table; default: `width`.
     Example:
         >>> decoder = khop.models.DistMult(width=8, relations=3)
         >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
@@ -123,11 +123,11 @@ class DistMult(RelationDecoder):
     """
 
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
-        """Return the source's row times the relation's."""
+        """Return the product of the source's and the relation's row."""
         return source * relation
 
     def source_query(self, destination: Tensor, relation: Tensor) -> Tensor:
-        """Return the destination's row times the relation's."""
+        """Return the product of the destination's and the relation's row."""
         return destination * relation
 
 
@@ -165,7 +165,7 @@ class TransE(RelationDecoder):
     """TransE, from "Translating Embeddings for Modeling Multi-relational Data" (2013).
 
     The score is the negative distance between `source + relation` and `destination`. Rows of nodes are first
-    divided by their norm, as in the paper.
+    normalized, as in the paper.
 
     Args:
         width: Width of the rows of nodes.
@@ -190,14 +190,14 @@ class TransE(RelationDecoder):
         super().__init__(width, relations)
 
     def reset(self) -> None:
-        """Give the table new random rows of norm 1."""
+        """Initialize the table with random rows of norm 1."""
         bound = 6 / math.sqrt(self.width)
         nn.init.uniform_(self.relation, -bound, bound)
         with torch.no_grad():
             self.relation.copy_(F.normalize(self.relation, p=self.norm, dim=1))
 
     def prepared(self, rows: Tensor) -> Tensor:
-        """Return rows of norm 1."""
+        """Normalize rows to norm 1."""
         return F.normalize(rows, p=self.norm, dim=-1)
 
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ class RotatE(RelationDecoder):
         self.margin = margin
 
     def reset(self) -> None:
-        """Give the table new random angles."""
+        """Initialize the table with random angles."""
         nn.init.uniform_(self.relation, 0, 2 * math.pi)
 
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ def _of(decoder: RelationDecoder, relation: Tensor | None) -> Tensor:
     if relation is None and decoder.relations > 1:
         raise ValueError(
             f"decoder {type(decoder).__name__} has {decoder.relations} relations: give the relation of each "
-            "pair, as khop.Links(relations=...) does"
+            "pair, for example by khop.Links(relations=...)"
         )
     if relation is None:
         return decoder.relation[0]
@@ -303,13 +303,13 @@ def _conjugate(a: Tensor) -> Tensor:
 
 def _distances(queries: Tensor, rows: Tensor, norm: int) -> Tensor:
     exactly = "donot_use_mm_for_euclid_dist"
-    wide = accumulator(queries.dtype)  # torch has no distances of half floats on the CPU
+    wide = accumulator(queries.dtype)  # torch does not support distances of half floats on the CPU
     distances = torch.cdist(queries.to(wide), rows.to(wide), p=float(norm), compute_mode=exactly)
     return distances.to(queries.dtype)
 
 
 DecoderKind = Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"]
-_GRID_BYTES = 1 << 26  # memory limit of a grid's hidden values
+_GRID_BYTES = 1 << 26  # memory limit of the hidden values of `grid`
 
 
 class Decoder(Protocol):
@@ -318,7 +318,7 @@ class Decoder(Protocol):
     def __call__(self, source: Tensor, destination: Tensor, /) -> Tensor:
         """Return (...): a score per pair, from (..., width) of its source and of its destination.
 
-        Decoders of relations also take the relation of each pair, int64 (...).
+        Decoders with relations also take the relation of each pair, int64 (...).
         """
         ...
 
@@ -359,7 +359,7 @@ class Dot(nn.Module):
         return sources @ destinations.T
 
     def search(self, sources: Tensor, destinations: Tensor) -> CandidateSearch:
-        """Return queries and candidates for a search of the highest inner products: the rows unchanged."""
+        """Return queries and candidates for a maximum inner product search: the unchanged rows."""
         return CandidateSearch(sources, destinations)
 
 
@@ -435,7 +435,7 @@ def decoder_of(kind: DecoderKind, width: int, relations: int = 1) -> nn.Module:
         return RELATION_DECODERS[kind](width, relations)
     if relations > 1:
         raise ValueError(
-            f"decoder {kind!r}: has no relations, and the links have {relations}; use one of "
+            f"decoder {kind!r}: has no relations, but the links have {relations}; use one of "
             f"{list(RELATION_DECODERS)}"
         )
     return Dot() if kind == "dot" else MLP(width)

@@ -31,7 +31,7 @@ EmbeddedTypes = Literal["missing", "others", "all"]
 
 
 class HasTypes(Protocol):
-    """An object with known types, columns and counts: a graph, a graph store, a folder."""
+    """An object with types, columns and counts: a graph, a graph store or a folder."""
 
     @property
     def schema(self) -> Schema:
@@ -43,7 +43,7 @@ class HasTypes(Protocol):
         ...
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return the ids before renumbering, int64 (nodes); None if never renumbered."""
+        """Return the ids before renumbering, int64 (nodes); None if not renumbered."""
         ...
 
 
@@ -54,18 +54,18 @@ class ModelSizes:
     Args:
         inputs: Width of the input column by node type. Types without the column are left out.
         edge_types: Edge types that the model uses.
-        targets: Node type of the output's rows. For a tuple of types the output is a mapping by type.
+        targets: Node type of the output's rows. For a tuple of types, the output is a mapping by type.
         outputs: Width of an output row: the number of classes, or the input width of a decoder.
         column: Name of the input column (default "x").
-        embedding: Width of the embeddings of node types without the column; 0 for none, None (default) if
-            such types are an error.
+        embedding: Width of the embeddings of node types without the column; 0: no embeddings; None
+            (default): such types are an error.
         embedded: Number of nodes by node type with embeddings (default: no types).
         embedding_update: Training of the embeddings: "dense" (default), "sparse" or "sharded".
         sparse: Node types whose input column is sparse (default: none).
         unknown: Probability that training replaces a node's embedding by the shared embedding `unknown`,
-            which unseen nodes get at inference (default 0: no such embedding).
+            which unseen nodes get at inference (default 0: no shared embedding).
         numbers: Positions of the nodes in the order of their original ids, int64 (nodes), by renumbered node
-            type. Initial embeddings then do not depend on the renumbering.
+            type, so that initial embeddings do not depend on the renumbering.
     Example:
         >>> sizes = khop.models.ModelSizes.of(khop.open_graph("debian"))
         >>> sizes.inputs, sizes.outputs
@@ -77,13 +77,13 @@ class ModelSizes:
     targets: Targets  # one node type: outputs are its rows; several: outputs are a mapping
     outputs: int  # width of an output row: number of classes, or the decoder's input width
     column: str = "x"
-    embedding: int | None = None  # width of embeddings of types without the column; 0 = none, None = an error
+    embedding: int | None = None  # width of embeddings of types without the column; 0: none, None: an error
     embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of types with embeddings
     embedding_update: EmbeddingUpdate = "dense"  # training of those embeddings
     sparse: frozenset[NodeType] = frozenset()  # types whose input column is sparse
-    unknown: float = 0.0  # probability that training reads the row of nodes without an embedding; 0: no row
-    # Numbers of nodes with embeddings in the order of their original ids, of types that were renumbered: a
-    # node begins with the row that it has in the graph before.
+    unknown: float = 0.0  # probability that training reads the shared embedding; 0: no shared embedding
+    # Positions of nodes in the order of their original ids, for renumbered types with embeddings: the initial
+    # embedding of a node is that in the graph before renumbering.
     numbers: Mapping[NodeType, Tensor] = field(default_factory=dict, compare=False)
 
     @property
@@ -112,15 +112,15 @@ class ModelSizes:
                 an encoder.
             column: Input column of nodes (default "x").
             label: Label column of a classifier; default: the only one of the target.
-            outputs: Numbers per output row: of an encoder, or of a named target for regression or multi-label
-                classification. Default: one per class of the label.
-            embedding: Width of the embeddings; 0 for none, None (default) if node types without `column` are
-                an error.
+            outputs: Width of an output row, for an encoder, or for regression or multi-label classification
+                of a named target. Default: the number of classes of the label.
+            embedding: Width of the embeddings; 0: no embeddings; None (default): node types without `column`
+                are an error.
             embedding_update: Training of the embeddings: "dense" (default), "sparse" or "sharded".
-            embedded_types: Node types with embeddings: "missing" (default), those without `column`; "others",
-                those of them that are no targets; "all".
+            embedded_types: Node types with embeddings: "missing" (default): types without `column`; "others":
+                such types except targets; "all".
             unknown: Probability that training replaces a node's embedding by the shared embedding of unseen
-                nodes (default 0: no such embedding).
+                nodes (default 0: no shared embedding).
         Returns:
             The sizes.
         Raises:
@@ -170,8 +170,8 @@ def _classifier(
 ) -> tuple[NodeType, int]:
     if outputs is not None:
         raise ValueError(
-            f"outputs {outputs}: a classifier has as many as its label has classes; name the target of other "
-            "outputs, as target='item', or for an encoder a list, as target=['item']"
+            f"outputs {outputs}: a classifier has one output per class of its label; for other outputs, "
+            "name the target, as target='item', or for an encoder a list, as target=['item']"
         )
     target, label = schema.label_column(target, label)
     classes = schema.column(target, label).num_classes
@@ -184,8 +184,8 @@ def _encoder(
 ) -> tuple[tuple[NodeType, ...], int]:
     if label is not None:
         raise ValueError(
-            f"label {label!r}: an encoder of {list(targets)} has none; name one target to classify it, "
-            "without outputs"
+            f"label {label!r}: an encoder of {list(targets)} has no label; for a classifier, name one "
+            "target, without outputs"
         )
     strangers = [t for t in targets if t not in schema.node_types]
     if strangers or not targets or len(set(targets)) != len(targets):
@@ -194,7 +194,7 @@ def _encoder(
         )
     if outputs is None or outputs < 1:
         raise ValueError(
-            f"outputs {outputs}: an encoder of {list(targets)} needs the width of its rows, at least 1"
+            f"outputs {outputs}: an encoder of {list(targets)} needs the width of its output rows, at least 1"
         )
     return targets, outputs
 
@@ -203,11 +203,11 @@ _STEPS = 1 << 31  # rates are rounded to this number of steps
 
 
 class UnknownRow(nn.Module):
-    """A row for nodes without an embedding. Training reads it instead of some nodes' embeddings.
+    """The shared embedding of unseen nodes, which training reads instead of some nodes' embeddings.
 
-    A step drops a node with probability `rate`, by its id, the step, the epoch and `key`, which torch's
-    generator draws here. All ranks drop the same nodes, and a resumed run those that it would have dropped.
-    Evaluation drops none. `numbers`, int64 (nodes), take the place of ids that were renumbered.
+    A step drops a node with probability `rate`, depending on its id, the step, the epoch and `key`, which is
+    drawn from torch's generator. All ranks and resumed runs drop the same nodes. Evaluation drops none.
+    `numbers`, int64 (nodes), replace renumbered ids.
     """
 
     key: Tensor
@@ -217,7 +217,7 @@ class UnknownRow(nn.Module):
         if not 0 < rate < 1:
             raise ValueError(f"unknown {rate}: must be a probability above 0 and below 1")
         self.rate = rate
-        self.numbers = numbers  # no buffer: checkpoints and DistributedDataParallel leave it out
+        self.numbers = numbers  # not a buffer, so that checkpoints and DistributedDataParallel leave it out
         self.weight = nn.Parameter(torch.zeros(width))
         self.register_buffer("key", torch.empty((), dtype=torch.int64).random_())
 
@@ -229,11 +229,9 @@ class UnknownRow(nn.Module):
 
     def dropped(self, ids: Tensor, batch: Batch) -> Tensor:
         """Return bool (nodes): the nodes that this step drops."""
-        of_step = (
-            current_dropout_key()
-        )  # of a recorded step, for which the numbers of its batch stay the same
+        of_step = current_dropout_key()  # of a recorded step, whose tensors are reused for each batch
         if of_step is None:
-            # `full`, not `tensor`: its value needs no copy, for which the host would wait.
+            # `full`, not `tensor`, which would copy its value to the device and wait for it.
             value = signed(DrawKey.of(0, Purpose.DROPOUT, batch.epoch, batch.step).value)
             of_step = torch.full((), value, dtype=torch.int64, device=self.key.device)
         if self.numbers is not None:
@@ -266,12 +264,13 @@ Encoding = Literal["none", "linear"]
 
 
 class Encoder(nn.Module):
-    """The input column as it is ("none"), or a linear layer of it per node type ("linear").
+    """The unchanged input column ("none"), or a linear layer over it per node type ("linear").
 
-    Types in `sizes.embedded` have an embedding of `sizes.embedding` numbers per node, which follow those of
-    the column if they have it. The output lacks types with neither. With "linear" all output rows have
-    `width` numbers. `tables` holds the embeddings: `torch.nn.Embedding` if they are dense, else
-    `NodeEmbedding`. With `sizes.unknown` above 0, `unknown` holds a row for new nodes of each of these types.
+    Types in `sizes.embedded` have an embedding of width `sizes.embedding` per node, which is concatenated
+    with the column if they have it. The output lacks types with neither. With "linear", all output rows have
+    width `width`. `tables` contains the embeddings: `torch.nn.Embedding` if they are dense, else
+    `NodeEmbedding`. With `sizes.unknown` above 0, `unknown` contains a row for unseen nodes of each of these
+    types.
     """
 
     def __init__(
@@ -311,7 +310,7 @@ class Encoder(nn.Module):
             rows = column if embedded is None else embedded
         else:
             rows = torch.cat([column.to(embedded.dtype), embedded], dim=1)
-        assert rows is not None  # `widths` has no other types
+        assert rows is not None  # `widths` only has these types
         if name not in self.linear:
             return rows
         linear = self.linear[name]
@@ -319,7 +318,7 @@ class Encoder(nn.Module):
         return out
 
     def _beside_entries(self, linear: nn.Module, column: Tensor | None, embedded: Tensor) -> Tensor:
-        """Multiply entries and embeddings by their columns of the weight."""
+        """Multiply sparse entries and embeddings by their columns of the weight."""
         weight, bias = linear.weight, linear.bias
         assert isinstance(weight, Tensor)
         assert isinstance(bias, Tensor)
@@ -335,8 +334,8 @@ class Encoder(nn.Module):
     def _column(self, node_type: NodeType, batch: Batch) -> Tensor:
         if self.column not in batch.columns.get(node_type, {}):
             raise ValueError(
-                f"column {self.column!r} of {node_type!r}: the model reads it, the batch does not have it; "
-                f"give the loader columns=[{self.column!r}]"
+                f"column {self.column!r} of {node_type!r}: the model reads it, but the batch does not have "
+                f"it; give the loader columns=[{self.column!r}]"
             )
         column, width = batch.columns[node_type][self.column], self.inputs[node_type]
         return SparseRows.of(column, width) if node_type in self.sparse else column.reshape(-1, width)
@@ -346,8 +345,8 @@ def _check_sparse(sizes: ModelSizes, encoding: Encoding, embedded: Sequence[Node
     for node_type in embedded:
         if node_type in sizes.sparse and encoding == "none":
             raise ValueError(
-                f"column {sizes.column!r} of {node_type!r} is sparse, and the type has embeddings too: give "
-                'encoder="linear", which multiplies both'
+                f"column {sizes.column!r} of {node_type!r} is sparse, and the type also has embeddings: give "
+                'encoder="linear", which supports both'
             )
 
 
@@ -356,7 +355,7 @@ def _table(node_type: NodeType, sizes: ModelSizes) -> nn.Module:
     if sizes.embedding_update != "dense":
         return NodeEmbedding(count, width, sizes.embedding_update, numbers)
     table = nn.Embedding(count, width)
-    # A row as a whole has size 1, not each of its numbers: many rows are added up.
+    # The norm of a row is 1, not each of its values, because many rows are summed.
     nn.init.normal_(table.weight, std=width**-0.5)
     if numbers is not None:
         table.weight = nn.Parameter(table.weight.detach()[numbers])
@@ -367,11 +366,11 @@ def _table(node_type: NodeType, sizes: ModelSizes) -> nn.Module:
 def renumbered(
     model: nn.Module, nodes: Mapping[NodeType, Tensor], counts: Mapping[NodeType, int]
 ) -> Iterator[None]:
-    """Read embeddings by new numbers inside the block: node i of a type is `nodes[type][i]`, int64.
+    """Look up embeddings by new node numbers during the block: node i of a type is `nodes[type][i]`, int64.
 
-    `counts` are the nodes of the graph of training. A node from there on has the row `unknown` of its type.
-    ValueError if the model was trained without such a row, and for tables by node outside of `khop.models`'
-    encoder.
+    `counts` are the numbers of nodes in training. Later nodes have the row `unknown` of their type. Raises
+    ValueError if the model was trained without this row, and for tables by node outside the encoder of
+    `khop.models`.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
     refuse_other_tables(model, counts)
@@ -392,7 +391,7 @@ def renumbered(
 
 
 def _rows(encoder: Encoder, node_type: NodeType, nodes: Tensor, count: int) -> Tensor:
-    """Return (nodes, width): the embeddings of nodes, and for new nodes the row `unknown`."""
+    """Return (nodes, width): the embeddings of nodes, or the row `unknown` for new nodes."""
     name = parameter_name(node_type)
     weight = encoder.tables[name].weight
     assert isinstance(weight, Tensor)
@@ -405,8 +404,8 @@ def _rows(encoder: Encoder, node_type: NodeType, nodes: Tensor, count: int) -> T
     if is_new.any():
         if name not in encoder.unknown:
             raise ValueError(
-                f"node type {node_type!r}: the model reads embeddings by node of it, and new nodes have "
-                "none; set model.unknown, such as 0.05, and train again, or give the type columns instead of "
+                f"node type {node_type!r}: the model has node embeddings for it, but none for new nodes; "
+                "set model.unknown, such as 0.05, and train again, or give the type columns instead of "
                 "embeddings"
             )
         rows[is_new] = encoder.unknown[name].weight.detach()  # type: ignore[operator]
@@ -414,7 +413,7 @@ def _rows(encoder: Encoder, node_type: NodeType, nodes: Tensor, count: int) -> T
 
 
 def refuse_other_tables(model: nn.Module, counts: Mapping[NodeType, int]) -> None:
-    """Raise ValueError for tables by node outside of encoders; `counts` are the nodes of a graph by type."""
+    """Raise ValueError for tables by node outside encoders; `counts` are the numbers of nodes by type."""
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
     known_tables = [table for encoder in encoders for table in encoder.tables.values()]
     for name, module in model.named_modules():
@@ -423,6 +422,6 @@ def refuse_other_tables(model: nn.Module, counts: Mapping[NodeType, int]) -> Non
                 is_known = any(module is table for table in known_tables)
                 if rows in counts.values() and not is_known:
                     raise ValueError(
-                        f"{type(model).__name__}.{name}: has {rows:,} rows, as many as the graph has nodes "
-                        "of a type; new nodes have no embedding in a table of a custom model"
+                        f"{type(model).__name__}.{name}: has {rows:,} rows, one for each node of a type; "
+                        "new nodes have no embedding in a table of a custom model"
                     )

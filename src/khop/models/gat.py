@@ -36,17 +36,18 @@ from khop.models.time2vec import Time2Vec
 from khop.schema import EdgeType, NodeType, Schema, Type
 
 Attention = Literal["gat", "gatv2"]
-SLOPE = 0.2  # of the leaky ReLU of scores, as in both papers
+SLOPE = 0.2  # negative slope of the leaky ReLU of scores, as in both papers
 
 
 @dataclass(frozen=True)
 class GatOptions(StackOptions):
-    """Options of a GAT, as a run sets them."""
+    """Options of a GAT, as set by a run."""
 
     heads: Count = 4
     """Attention heads of gat and hgt, which share the hidden width"""
     attention: Attention = "gat"
-    """Attention scores of gat: static (gat), or dynamic, with a ranking of neighbors per node (gatv2)"""
+    """Attention scores of gat: static (gat), or dynamic, which can rank neighbors differently per node
+    (gatv2)"""
     edge_column: Annotated[Text | None, Default("none")] = None
     """Edge column of features for the attention scores, for all edge types that have it"""
     edge_times: Annotated[Count | None, Default("none")] = None
@@ -85,7 +86,7 @@ class GAT(Stack):
 
     Options = GatOptions
     summary = "graph attention"
-    attends = True  # weighs neighbors itself, under any rule
+    attends = True  # has its own weights of neighbors, for any rule
     other_kinds: ClassVar[Mapping[str, Mapping[str, str]]] = {"gatv2": {"attention": "gatv2"}}
 
     def __init__(
@@ -140,7 +141,7 @@ class GAT(Stack):
     ) -> GAT:
         """Make a model with the types and widths of a graph.
 
-        The arguments that are not listed are those of `SAGE.for_graph`.
+        The other arguments are those of `SAGE.for_graph`.
 
         Args:
             heads: Number of attention heads, a divisor of `hidden` (default 4).
@@ -208,14 +209,14 @@ class EdgeInputs:
         assert self.column is not None
         if self.column not in adjacency.columns:
             raise ValueError(
-                f"column {self.column!r} of {edge_type}: the model reads it, the batch does not have it; "
+                f"column {self.column!r} of {edge_type}: the model reads it, but the batch does not have it; "
                 f"give the loader columns={{{edge_type!r}: [{self.column!r}], ...}}"
             )
         return adjacency.columns[self.column].reshape(-1, self.widths[edge_type]).to(dtype)
 
 
 class AttentionLayer(BlockLayer):
-    """Own rows times a weight, plus attention over the in-neighbors of each edge type."""
+    """The destination's row times a weight, plus attention over the in-neighbors of each edge type."""
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class AttentionLayer(BlockLayer):
         )
 
     def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
-        """Return a function that adds the attention of all edge types to own rows times a weight."""
+        """Return a function that adds the attention of all edge types to destination rows times a weight."""
 
         def total(node_type: NodeType, activation: Activation) -> Tensor:
             name, count = parameter_name(node_type), block.dst_counts[node_type]
@@ -310,9 +311,9 @@ class _EdgeAttention(nn.Module):
     ) -> Tensor:
         """Return (destinations, hidden): sums of the sources' values, weighted by attention.
 
-        `numbers` belong to the edges, (edges, width), if the edge type has them.
+        `numbers` are the edge features, (edges, width), if the edge type has them.
         """
-        # Every parameter takes part in every batch, and h, which others have computed.
+        # Every parameter takes part in every batch, and so does h, which others have computed.
         if adjacency is None or not adjacency.indices.numel():
             nothing = torch.cat([tensor.flatten()[:0] for tensor in (h, *self.parameters())])
             return self.values.new_zeros(count, self.values.shape[0]) + nothing.sum()
@@ -329,9 +330,9 @@ class _EdgeAttention(nn.Module):
         return segment_weighted_sum(values, segment_softmax(scores, adjacency.indptr), *edges)
 
     def _scores(self, h: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return numbers (sources, heads) and (destinations, heads), whose sum is the score of an edge."""
+        """Return terms (sources, heads) and (destinations, heads), whose sum is the score of an edge."""
         heads, width = self.score.shape
-        # The score is linear in the values, so it needs no row of values: fold both weights into one.
+        # The score is linear in the values, so both weights can be folded into one.
         folded = torch.einsum("hw,hwi->hi", self.score, self.values.view(heads, width, -1))
         of_rows = None if own is None or self.destination is None else linear(own, self.destination)
         return linear(h, folded), of_rows
@@ -339,7 +340,7 @@ class _EdgeAttention(nn.Module):
     def _scores_v2(
         self, values: Tensor, own: Tensor | None, adjacency: Adjacency, of_edges: Tensor | None
     ) -> Tensor:
-        """Return (edges, heads): a product with the nonlinear sum of both rows of an edge."""
+        """Return (edges, heads): the dot product with the activated sum of an edge's two rows."""
         both = rows_of_sources(values, adjacency.indptr, adjacency.indices)
         if own is not None and self.destination is not None:
             both = both + _by_edge(linear(own, self.destination), adjacency)

@@ -99,10 +99,10 @@ class GCN(Stack):
 
 
 class GcnLayer(Layer):
-    """A layer over sums of neighbors; ValueError for neighbors without weights."""
+    """A layer over weighted sums of neighbors; ValueError for neighbors without weights."""
 
     def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
-        """Return a function that adds own rows and sums of in-neighbors, each times a weight."""
+        """Return a function that adds destination rows and sums of in-neighbors, each times a weight."""
         for edge_type in self.weights.by_edge_type():
             if edge_type in block.adjacencies:
                 weighted(edge_type, block.adjacencies[edge_type], "GCN", GCN.rule)

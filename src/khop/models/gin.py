@@ -100,7 +100,7 @@ class GIN(Stack):
 
 
 class GinLayer(BlockLayer):
-    """An MLP of own rows and sums of in-neighbors, per destination type."""
+    """An MLP of destination rows and sums of in-neighbors, per destination type."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class GinLayer(BlockLayer):
             if edge_type[2] != node_type:
                 continue
             adjacency = block.adjacencies.get(edge_type)
-            if adjacency is None:  # the rows take part nevertheless: their parameters need a gradient
+            if adjacency is None:  # the rows take part anyway, because their parameters need a gradient
                 total = total + h[edge_type[0]][:0].sum()
                 continue
             total = total + aggregated(h[edge_type[0]], weighted(edge_type, adjacency, "GIN", GIN.rule))

@@ -25,7 +25,7 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True)
 class HgtOptions(NormOptions):
-    """Options of an HGT, as a run sets them."""
+    """Options of an HGT, as set by a run."""
 
     heads: Count = 4
     """Attention heads of gat and hgt, which share the hidden width"""
@@ -59,7 +59,7 @@ class HGT(Stack):
 
     Options = HgtOptions
     summary = "heterogeneous graph transformer"
-    attends = True  # weighs neighbors itself, under any rule
+    attends = True  # has its own weights of neighbors, for any rule
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class HGT(Stack):
     ) -> HGT:
         """Make a model with the types and widths of a graph.
 
-        The arguments that are not listed are those of `SAGE.for_graph`.
+        The other arguments are those of `SAGE.for_graph`.
 
         Args:
             heads: Number of attention heads, a divisor of `hidden` (default 4).
@@ -120,7 +120,7 @@ class HGT(Stack):
 
 
 class HgtLayer(BlockLayer):
-    """Attention over the in-neighbors of all edge types, and a learned share of the row itself."""
+    """Attention over the in-neighbors of all edge types, and a learned skip connection."""
 
     activation = "none"  # GELU is inside the sum
 
@@ -141,7 +141,7 @@ class HgtLayer(BlockLayer):
         self.keys = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in sources})
         self.values = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in sources})
         self.queries = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in asking})
-        # A destination without rows asks nothing, so that neighbors weigh the same: no parameters of scores.
+        # A destination without rows has no query: neighbors have equal weights, and scores no parameters.
         scored = [parameter_name(*t) for t in edge_types if t[2] in asking]
         self.score = nn.ParameterDict({name: _by_head(heads, width) for name in scored})
         self.prior = nn.ParameterDict({name: nn.Parameter(torch.ones(heads)) for name in scored})
@@ -152,7 +152,7 @@ class HgtLayer(BlockLayer):
         self.norm = layer_norms(destinations, options)
 
     def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
-        """Return a function that mixes own rows and the attention to the neighbors of all edge types."""
+        """Return a function that mixes destination rows and attention over all neighbors."""
 
         def total(node_type: NodeType, activation: Activation) -> Tensor:
             name, count = parameter_name(node_type), block.dst_counts[node_type]
@@ -224,7 +224,7 @@ def _joint_softmax(found: Sequence[_Edges]) -> Sequence[Tensor]:
     if not adjacencies:
         return []
     # Each row of the joint edges has the row's edges of the first type, then those of the second, and so on.
-    # The last row is of entries behind the last edge, which batches of static shape have.
+    # The last row has the unused entries after the last edge, in batches of static shape.
     ends = [_with_unused(adjacency) for adjacency in adjacencies]
     indptr = torch.stack(ends).sum(0)
     starts, places = indptr[:-1], []
@@ -241,7 +241,7 @@ def _joint_softmax(found: Sequence[_Edges]) -> Sequence[Tensor]:
 
 
 def _with_unused(adjacency: Adjacency) -> Tensor:
-    """Return the row pointers with one more row, of the entries behind the last edge."""
+    """Return the row pointers with an additional row for the unused entries after the last edge."""
     return torch.cat([adjacency.indptr, adjacency.indptr.new_full((1,), adjacency.indices.numel())])
 
 
@@ -251,7 +251,7 @@ def _per_head(rows_of: nn.Module, by_head: Tensor, x: Tensor) -> Tensor:
     weight, bias = rows_of.weight, rows_of.bias
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor)
-    # The product of both matrices costs less than another product of all rows.
+    # Multiplying both matrices first costs less than another product with all rows.
     folded = torch.einsum("hde,hdi->hei", by_head, weight.view(heads, width, -1))
     of_bias = torch.einsum("hde,hd->he", by_head, bias.view(heads, width))
     return linear(x, folded.reshape(weight.shape), of_bias.reshape(-1))

@@ -1,4 +1,4 @@
-"""Layers of khop's models: a sum over own rows and aggregated in-neighbors, then norm, ReLU and dropout.
+"""Layers of khop's models: a sum of destination rows and aggregated neighbors, norm, ReLU and dropout.
 
 `parameter_name` names node types and edge types in parameters and state dicts.
 """
@@ -31,10 +31,10 @@ from khop.kernels.segment_weighted import segment_weighted_sum
 from khop.sampling.rules.sum import SymmetricSum
 from khop.schema import EdgeType, NodeType, edge_type_of
 
-NORMALIZED: Rule = SymmetricSum()  # draws neighbors for models that sum by the degrees of both ends
+NORMALIZED: Rule = SymmetricSum()  # for models that normalize sums by the degrees of both ends
 # Cost of aggregating one number of one edge, in multiply-adds of a matrix product (measured: 3 to 10).
 AGGREGATION_COST = 6
-MOSTLY_REACHED = 0.7  # above this fraction of destinations with edges, skipping the others does not pay
+MOSTLY_REACHED = 0.7  # above this fraction of destinations with edges, skipping the others is not faster
 
 
 class LayerSum:
@@ -49,10 +49,12 @@ class LayerSum:
         self._inputs: list[Tensor] = []
         self._weights: list[Tensor] = []
         self._addend: Tensor | None = None  # sum of terms that need no further product
-        self._own: tuple[Tensor, Tensor] | None = None  # source rows, the destinations' own first, and weight
+        self._own: tuple[Tensor, Tensor] | None = (
+            None  # source rows, which begin with the destinations, and weight
+        )
 
     def add_own(self, h: Tensor, weight: Tensor) -> None:
-        """Add the weight times the first rows of h, the destinations' own. Call it before `add_neighbors`."""
+        """Add the weight times the destinations' rows, the first of h. Call it before `add_neighbors`."""
         self._own = (h, weight)
 
     def add_neighbors(self, h: Tensor, adjacency: Adjacency | None, weight: Tensor) -> None:
@@ -62,7 +64,7 @@ class LayerSum:
             return
         reached = _few_reached(adjacency)
         if reached is not None:
-            # Rows without edges end where the row before does.
+            # Rows without edges end where the previous row ends.
             few = replace(adjacency, indptr=pad(adjacency.indptr[reached + 1], (1, 0)))
             self._add_to(reached, product_of_neighbors(h, few, weight))
         elif weight_comes_first(h, adjacency, weight):
@@ -80,7 +82,7 @@ class LayerSum:
         self._product(x, weight)
 
     def add_rows(self, rows: Tensor) -> None:
-        """Add rows that no earlier operation needs for its gradient, one for each destination."""
+        """Add rows that earlier operations do not need for their gradients, one for each destination."""
         self._add(rows)
 
     def total(self, activation: Activation) -> Tensor:
@@ -100,8 +102,8 @@ class LayerSum:
         self._weights.append(weight)
 
     def _add(self, rows: Tensor) -> None:
-        # In place, because no earlier operation needs the value for its gradient: new memory costs more than
-        # the sum.
+        # In place, because new memory costs more than the sum, and earlier operations do not need the value
+        # for their gradients.
         self._addend = rows if self._addend is None else self._addend.add_(rows)
 
     def _add_to(self, reached: Tensor, rows: Tensor) -> None:
@@ -111,9 +113,9 @@ class LayerSum:
 
 
 def _few_reached(adjacency: Adjacency) -> Tensor | None:
-    """Return the destinations with edges if it pays to compute only these, as with many edge types.
+    """Return the destinations with edges if computing only these is faster, as with many edge types.
 
-    On a device, counting them would wait for all queued work, and shapes would depend on the batch: None.
+    None on a device, where counting them would synchronize, and shapes would depend on the batch.
     """
     if engine(adjacency.indptr.device) is not Engine.NATIVE:
         return None
@@ -122,11 +124,11 @@ def _few_reached(adjacency: Adjacency) -> Tensor | None:
 
 
 def weighted(edge_type: EdgeType, adjacency: Adjacency, model: str, rule: Rule) -> Adjacency:
-    """Return the adjacency; ValueError with the remedy, a rule, if it has no weights to sum neighbors by."""
+    """Return the adjacency; ValueError that names the needed rule if it has no weights."""
     if adjacency.weight is None:
         kind = RULES.kind_of(type(rule))
         raise ValueError(
-            f"neighbors of {edge_type} have no weights: {model} sums neighbors; draw them by "
+            f"neighbors of {edge_type} have no weights, which {model} needs; draw them with "
             f'rule=khop.{type(rule).__name__}(), in a run file sampler.rule.kind = "{kind}"'
         )
     return adjacency
@@ -135,7 +137,7 @@ def weighted(edge_type: EdgeType, adjacency: Adjacency, model: str, rule: Rule) 
 def aggregated(h: Tensor, adjacency: Adjacency) -> Tensor:
     """Return (destinations, width): the sum of the in-neighbors' rows of h times `Adjacency.weight`.
 
-    Without weights it is their mean. Destinations without neighbors have 0.
+    Without weights, it is their mean. It is 0 for destinations without neighbors.
     """
     if adjacency.weight is None:
         return segment_mean(h, adjacency.indptr, adjacency.indices)
@@ -152,8 +154,8 @@ def product_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Ten
 def weight_comes_first(h: Tensor, adjacency: Adjacency, weight: Tensor) -> bool:
     """Return True if it is cheaper to multiply all sources' rows than to multiply the aggregated rows.
 
-    Aggregation is linear, so both give the same result; the choice depends only on shapes, and sparse rows
-    come first always: their aggregates would be dense.
+    Aggregation is linear, so both give the same result. The choice only depends on shapes; sparse rows are
+    always multiplied first, because their aggregates would be dense.
     """
     if isinstance(h, SparseRows):
         return True
@@ -168,26 +170,26 @@ _STATE = "row_names._extra_state"
 
 
 def parameter_name(*names: str) -> str:
-    """Return a name valid in torch's containers: no dots, and never one of their attributes ("items")."""
+    """Return a valid name for torch's containers: without dots, and not one of their attributes ("items")."""
     for character in "%.:":
         names = tuple(name.replace(character, f"%{ord(character):02X}") for name in names)
     return ":".join(names if len(names) > 1 else ("node", *names))
 
 
 def plain_name(name: str) -> str:
-    """Return the name that an entry of a compiled module has in the module that `torch.compile` was given."""
+    """Return the name of a compiled module's entry in the original module."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 class RowNames(nn.Module):
     """The edge types of the rows of a parameter: consecutive rows for each, in the order of `counts`.
 
-    A module with such a parameter has this one as its attribute `row_names`. The state dict then holds the
-    edge types as JSON text, a uint8 tensor. Loading a state dict puts its rows in the order of the model, and
-    refuses rows of other edge types.
+    A module with such a parameter has this module as its attribute `row_names`. The state dict then contains
+    the edge types as JSON in a uint8 tensor. Loading a state dict reorders its rows to the order of the
+    model, and rejects rows of other edge types.
 
     Args:
-        owner: The module that gets this one as an attribute.
+        owner: The module that gets this module as an attribute.
         parameter: Path of the parameter from `owner`, such as "shares".
         counts: Number of rows of each edge type.
     """
@@ -199,7 +201,7 @@ class RowNames(nn.Module):
         owner.register_load_state_dict_pre_hook(_order_rows)
 
     def get_extra_state(self) -> Tensor:
-        """Return the edge types and their numbers of rows, as uint8."""
+        """Return the edge types and their numbers of rows, encoded as uint8."""
         text = json.dumps([[*edge_type, count] for edge_type, count in self.counts.items()])
         return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
@@ -207,7 +209,7 @@ class RowNames(nn.Module):
         """Do nothing: the rows are already in the order of this model."""
 
     def order(self, state: Tensor) -> Tensor | None:
-        """Return the number of each row in the stored parameter, int64; None if the orders are equal.
+        """Return the position of each row in the stored parameter, int64; None if the orders are equal.
 
         ValueError if `state` is damaged, or names other edge types or other numbers of rows.
         """
@@ -229,13 +231,13 @@ class RowNames(nn.Module):
             return {edge_type_of(names): count for *names, count in json.loads(text)}
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(
-                f"names of the rows of {self.parameter} are damaged; save the state dict again, and average "
-                "only state dicts of models with their edge types in one order"
+                f"names of the rows of {self.parameter} are damaged; save the state dict again, and only "
+                "average state dicts of models with the same order of edge types"
             ) from error
 
 
 def row_orders(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the order of each parameter whose rows have another order in a state dict, by its plain name.
+    """Return the order of the rows of each parameter that has another order in a state dict, by plain name.
 
     `state` has plain names. ValueError if the rows are of other edge types.
     """
@@ -244,7 +246,7 @@ def row_orders(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def in_order(rows: Tensor, order: Tensor) -> Tensor:
-    """Return the rows in another order; unchanged if they are not as many."""
+    """Return the rows in another order; unchanged if their number differs."""
     return rows.index_select(0, order.to(rows.device)) if rows.shape[:1] == order.shape else rows
 
 
@@ -269,16 +271,16 @@ def _order_rows(
     unexpected_keys: list[str],
     error_msgs: list[str],
 ) -> None:
-    """Put stored rows in the order of the model; a hook of the module that has them."""
+    """Reorder stored rows to the order of the model; a load hook of the module with the parameter."""
     names = owner.row_names
     assert isinstance(names, RowNames)
     name = prefix + names.parameter
     if name not in state_dict:
-        return  # torch reports it
+        return  # reported by torch
     if f"{prefix}{_STATE}" not in state_dict:
         error_msgs.append(
-            f"{name} comes without the names of its rows, so their order is unknown; load all entries of "
-            f"model.state_dict(), also {prefix}{_STATE}"
+            f"{name} has no names of its rows, so their order is unknown; load all entries of "
+            f"model.state_dict(), including {prefix}{_STATE}"
         )
         return
     try:
@@ -306,7 +308,7 @@ class LayerOptions:
     hidden: int = 256  # width of a layer's output
     dropout: float = 0.0
     norm: Norm = "none"
-    residual: Residual = "none"  # or add the rows themselves, if the widths are equal
+    residual: Residual = "none"  # "add": add the layer's input, if the widths are equal
 
     def __post_init__(self) -> None:
         if whole_number("hidden", self.hidden, most=LARGEST_WIDTH) < 1:
@@ -319,26 +321,26 @@ class LayerOptions:
 
 @dataclass(frozen=True)
 class NormOptions:
-    """Options of a model with dropout and norms, as a run sets them."""
+    """Options of a model with dropout and norms, as set by a run."""
 
     # 0.2: labels of 4 sets score within 0.012 of the best of 0, 0.2 and 0.5 (benchmarks/link_defaults.py).
     dropout: Annotated[float, Ge(0), Lt(1), Default("0 for link-prediction")] = 0.2
-    """Dropout probability of hidden values"""
+    """Dropout probability of hidden layers"""
     norm: Norm = "none"
     """Normalization after each layer"""
 
 
 @dataclass(frozen=True)
 class StackOptions(NormOptions):
-    """Options of a model with residual connections, as a run sets them."""
+    """Options of a model with residual connections, as set by a run."""
 
     unread: ClassVar[tuple[str, ...]] = ("bases",)
 
     residual: bool = False
     """Add the input of each layer to its output"""
     encoder: Literal["none", "linear"] = "none"
-    """Layer before the first layer: none, or linear for each node type. No effect for gin, which always has
-    it, and for rgcn, which has it unless model.inputs is columns"""
+    """Encoder of the input: none, or a linear layer per node type (linear). No effect for gin, which always
+    has it, and for rgcn, which has it unless model.inputs is columns"""
     bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
     """Basis matrices that the edge types of rgcn share"""
 
@@ -348,7 +350,7 @@ class StackOptions(NormOptions):
 
     @property
     def added(self) -> Residual:
-        """The residual connections as an argument of the model."""
+        """The residual connections, in the form of the model's argument."""
         return "add" if self.residual else "none"
 
 
@@ -356,7 +358,7 @@ class LayerWeights(Protocol):
     """Parameters of one layer; models differ only in the types that share parameters."""
 
     def own_of(self, node_type: NodeType) -> Tensor | None:
-        """Weight (out, in) for the destinations' own rows; None if they have none."""
+        """Weight (out, in) for the destinations' rows; None if they have no rows."""
         ...
 
     def bias_of(self, node_type: NodeType) -> Tensor:
@@ -372,7 +374,7 @@ class LayerWeights(Protocol):
         ...
 
 
-Total = Callable[[NodeType, Activation], Tensor]  # rows of a destination type, the activation applied
+Total = Callable[[NodeType, Activation], Tensor]  # rows of a destination type, after the activation
 
 
 class BlockLayer(nn.Module, ABC):
@@ -380,7 +382,7 @@ class BlockLayer(nn.Module, ABC):
 
     A subclass may set `activation` to "none" instead of ReLU.
 
-    With the residual "add", the destinations' own input rows are added if the widths are equal.
+    With the residual "add", the destinations' input rows are added if the widths are equal.
     """
 
     norm: nn.ModuleDict  # normalizations by parameter name of the destination type
@@ -403,7 +405,7 @@ class BlockLayer(nn.Module, ABC):
         return self.norm[name]
 
     def forward(self, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """Return (destinations, hidden) per destination type; nothing else is computed."""
+        """Return (destinations, hidden) per destination type."""
         total = self.totals(h, block)
         present = (node_type for node_type in self.destinations if node_type in block.dst_counts)
         return {node_type: self._finished(node_type, total, h.get(node_type)) for node_type in present}
@@ -440,7 +442,7 @@ class Layer(BlockLayer):
         return self.weights.norm_of(node_type)
 
     def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
-        """Return a function that adds own rows and aggregates of in-neighbors, each times a weight."""
+        """Return a function that adds destination rows and aggregated in-neighbors, each times a weight."""
         weights, neighbors = self.weights, self.weights.by_edge_type()
 
         def total(node_type: NodeType, activation: Activation) -> Tensor:

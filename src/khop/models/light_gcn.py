@@ -31,7 +31,7 @@ class LightGCN(Stack):
         hidden: Width of all rows, embeddings included (default 64).
         layers: Number of layers, which is the number of blocks of a batch (default 3).
     Raises:
-        ValueError: The embeddings or the outputs of an encoder have another width than `hidden`.
+        ValueError: The width of embeddings, or of an encoder's outputs, is not `hidden`.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> model = khop.models.LightGCN.for_graph(graph, hidden=32, layers=2, target=["package"])
@@ -44,7 +44,7 @@ class LightGCN(Stack):
     rule: Rule = NORMALIZED
 
     summary = "LightGCN"
-    embeds_hidden = True  # the rows of all layers are added, so embeddings have their width
+    embeds_hidden = True  # the rows of all layers are added, so embeddings have the same width
 
     def __init__(self, sizes: ModelSizes, hidden: int = 64, layers: int = 3) -> None:
         encoding: Encoding = "linear" if sizes.inputs else "none"
@@ -62,7 +62,7 @@ class LightGCN(Stack):
         _check_widths(self, hidden)
         if not isinstance(sizes.targets, str):
             if sizes.outputs != hidden:
-                raise ValueError(f"outputs {sizes.outputs}: LightGCN returns rows of hidden={hidden} numbers")
+                raise ValueError(f"outputs {sizes.outputs}: LightGCN returns rows of width hidden={hidden}")
             self.heads = nn.ModuleDict()
 
     @classmethod
@@ -81,10 +81,10 @@ class LightGCN(Stack):
     ) -> LightGCN:
         """Make a model with the types and widths of a graph.
 
-        The arguments that are not listed are those of `SAGE.for_graph`.
+        The other arguments are those of `SAGE.for_graph`.
 
         Args:
-            outputs: Numbers per output row of a named target; of an encoder, `hidden` (default).
+            outputs: Width of an output row for a named target; `hidden` (default) for an encoder.
             embedding: Width of trained embeddings of node types without `column`; default: `hidden`.
         Returns:
             The model, with new weights from torch's generator.
@@ -101,7 +101,7 @@ class LightGCN(Stack):
         return cls(context.sizes, context.hidden, context.layers)
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """Return (rows, 2 * hidden) of each node type: its rows, and as their sum so far the same again."""
+        """Return (rows, 2 * hidden) by node type: the rows, and their sum over layers, initially the same."""
         rows = self.encoder(batch)
         return {t: torch.cat([of_type, of_type], dim=1) for t, of_type in rows.items()}
 
@@ -134,7 +134,7 @@ class LightLayer(nn.Module):
             if edge_type[2] != node_type:
                 continue
             sources, adjacency = h[edge_type[0]][:, :hidden], block.adjacencies.get(edge_type)
-            if adjacency is None:  # the rows take part nevertheless: their parameters need a gradient
+            if adjacency is None:  # the rows take part anyway, because their parameters need a gradient
                 rows = rows + sources[:0].sum()
             else:
                 rows = rows + aggregated(sources, weighted(edge_type, adjacency, "LightGCN", LightGCN.rule))
@@ -142,16 +142,17 @@ class LightLayer(nn.Module):
 
 
 def _check_widths(model: LightGCN, hidden: int) -> None:
-    """Raise ValueError unless every node type has rows of `hidden` numbers before the first layer."""
+    """Raise ValueError unless the input rows of all node types have width `hidden`."""
     sizes, widths = model.sizes, model.encoder.widths
     if any(width != hidden for width in widths.values()):
         raise ValueError(
-            f"embedding {sizes.embedding}: LightGCN adds the rows of all layers, so their widths are equal; "
-            f"give embedding={hidden}, which is hidden"
+            f"embedding {sizes.embedding}: LightGCN adds the rows of all layers, so their widths must be "
+            f"equal; give embedding={hidden}, which is hidden"
         )
     ends = {node_type for t in sizes.edge_types for node_type in (t[0], t[2])} | set(sizes.target_types)
     without = sorted(ends - set(widths))
     if without and not sizes.embedding:
         raise ValueError(
-            f"node types {without}: LightGCN needs rows of each; give embedding={hidden}, which is hidden"
+            f"node types {without}: LightGCN needs input rows for each; give embedding={hidden}, which is "
+            "hidden"
         )

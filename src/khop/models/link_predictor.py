@@ -1,6 +1,6 @@
-"""Models of links and edges: an encoder computes rows of nodes, decoders or heads compute outputs of pairs.
+"""Models of links and edges: an encoder computes node rows, and decoders or heads outputs of pairs.
 
-A shared decoder scores the links of all edge types at once, from one gather of their ends.
+A shared decoder scores the links of all edge types at once, with one gather of the rows of their ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EdgeHead(nn.Module):
 
     Args:
         width: Width of the rows of nodes.
-        outputs: Numbers per edge: the number of classes, or of labels.
+        outputs: Outputs per edge: the number of classes, or of labels.
         hidden: Number of hidden units; default: `width`.
     Example:
         >>> head = khop.models.EdgeHead(width=8, outputs=3)
@@ -60,8 +60,8 @@ class EdgeHead(nn.Module):
         """Scale the outputs to the unit of the labels: times `deviation`, plus `mean`.
 
         Args:
-            mean: Mean of the labels, a number per output. Stored with the model's weights.
-            deviation: Standard deviation of the labels, a number per output.
+            mean: Mean of the labels, one per output. Stored with the model's weights.
+            deviation: Standard deviation of the labels, one per output.
         """
         self.unit = OutputUnit(mean, deviation)
 
@@ -79,7 +79,7 @@ class EdgeHead(nn.Module):
 
 
 class EdgePredictor(nn.Module):
-    """Model of edges: an encoder computes rows of nodes, and a head per edge type computes outputs of edges.
+    """Model of edges: an encoder computes node rows, and a head per edge type computes outputs of edges.
 
     It is for batches of a `khop.LinkSampler`, and for `khop.EdgeClassification` and `khop.EdgeRegression`.
 
@@ -87,7 +87,7 @@ class EdgePredictor(nn.Module):
         encoder: Module that returns a batch's rows by node type, one per seed, such as
             `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`; for links within one
             node type also the rows alone.
-        heads: Module of the rows of both ends by edge type, such as a `khop.models.EdgeHead`.
+        heads: Module over the rows of both ends by edge type, such as a `khop.models.EdgeHead`.
     Raises:
         ValueError: `heads` is empty.
     Example:
@@ -121,7 +121,7 @@ class EdgePredictor(nn.Module):
             encoder: Module that returns a batch's rows by node type, one per seed.
             edge_types: Edge types whose edges are predicted.
             width: Width of the encoder's rows.
-            outputs: Numbers per edge.
+            outputs: Outputs per edge.
         Returns:
             The model.
         """
@@ -157,7 +157,7 @@ class EdgePredictor(nn.Module):
 
 
 def _rows_of_ends(encoder: nn.Module, batch: Batch) -> Mapping[NodeType, Tensor]:
-    """Return the encoder's rows of the seeds, by node type; a tensor holds those of the only type.
+    """Return the encoder's rows of the seeds by node type, or a tensor for a single type.
 
     ValueError if the rows of a type at the ends of links are missing, or are not one per seed.
     """
@@ -168,15 +168,15 @@ def _rows_of_ends(encoder: nn.Module, batch: Batch) -> Mapping[NodeType, Tensor]
     there = list(rows) if isinstance(rows, Mapping) else f"a {type(rows).__name__}"
     if not isinstance(rows, Mapping) or not set(types) <= set(rows):
         raise ValueError(
-            f"the encoder gives {there}, and the links have the node types {types}: give an encoder of these "
-            f"targets, such as khop.models.SAGE.for_graph(graph, target={types}, outputs=64)"
+            f"the encoder returns {there}, but the links have the node types {types}: give an encoder of "
+            f"these targets, such as khop.models.SAGE.for_graph(graph, target={types}, outputs=64)"
         )
     for node_type in types:
         seeds, found = batch.sample.seed_index[node_type].numel(), rows[node_type].shape[0]
         if found != seeds:
             raise ValueError(
-                f"the encoder gives {found:,} rows of {node_type!r}, and the batch has {seeds:,} seeds: give "
-                "one row per seed, as h[batch.seed_index]"
+                f"the encoder returns {found:,} rows of {node_type!r}, but the batch has {seeds:,} seeds: "
+                "return one row per seed, as h[batch.seed_index]"
             )
     return rows
 
@@ -186,7 +186,7 @@ class LinkScores:
     """Scores of a batch's links of one edge type, in the layout of its LinkRows."""
 
     pairs: Tensor  # (pairs)
-    negatives: Tensor | None = None  # (links, k), of triplets: negative destinations, then sources
+    negatives: Tensor | None = None  # (links, k), for triplets: negative destinations, then sources
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +217,7 @@ class ScoresByType(Mapping[EdgeType, LinkScores]):
 
 
 def joined(scores: Mapping[EdgeType, LinkScores]) -> LinkScores | None:
-    """Return the scores of all edge types as one; None if their links have different numbers of negatives."""
+    """Concatenate the scores of all edge types; None if their links have different numbers of negatives."""
     if isinstance(scores, ScoresByType):
         return scores.joined
     of_types = list(scores.values())
@@ -245,20 +245,20 @@ class RelationRows:
     def row(self, edge_type: EdgeType, relations: Tensor | None) -> Tensor | None:
         """Return the row of each pair of a type, int64 (pairs); None: the type's first row.
 
-        ValueError if relations are missing, or where they are not below the type's number of relations.
+        Raises ValueError if relations are missing, or not below the type's number of relations.
         """
         count, first = self.counts[edge_type], self.first[edge_type]
         if relations is None:
             if count > 1:
                 raise ValueError(
-                    f"links of {edge_type} have no relations, the model has {count}: give "
+                    f"links of {edge_type} have no relations, but the model has {count}: give "
                     "khop.Links(relations=...)"
                 )
             return None
         if relations.device.type == "cpu" and relations.numel() and int(relations.max()) >= count:
             raise ValueError(
-                f"links of {edge_type}: relation {int(relations.max())}, the model has {count}; make it with "
-                "more"
+                f"links of {edge_type}: relation {int(relations.max())}, but the model has {count}; make it "
+                "with more relations"
             )
         return relations + first if first else relations
 
@@ -333,7 +333,7 @@ def joined_scores(
 
 
 def _relations(table: RelationRows, links: Mapping[EdgeType, LinkRows]) -> Tensor:
-    """Return the table's row of each pair, int64 (pairs)."""
+    """Return the row in the table for each pair, int64 (pairs)."""
     of_types = {t: table.row(t, of.relations) for t, of in links.items()}
     return _joined(
         [
@@ -346,7 +346,7 @@ def _relations(table: RelationRows, links: Mapping[EdgeType, LinkRows]) -> Tenso
 def _one_tensor(
     links: Mapping[EdgeType, LinkRows], rows: Mapping[NodeType, Tensor]
 ) -> tuple[Tensor, dict[NodeType, int]]:
-    """Return the rows of all node types at the ends of links, and the first row of each type."""
+    """Concatenate the rows of all node types at the ends of links; also return each type's first row."""
     types = list(dict.fromkeys(end for t in links for end in (t[0], t[2])))
     firsts = accumulate((rows[t].shape[0] for t in types), initial=0)
     return _joined([rows[t] for t in types]), dict(zip(types, firsts, strict=False))
@@ -362,14 +362,14 @@ NO_RELATIONS: Mapping[EdgeTypeName, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SharedDecoder:
-    """Decoder of relations that several edge types share.
+    """Decoder with relations, shared by several edge types.
 
     Args:
         decoder: Decoder with a table of relations, such as `khop.models.DistMult`. Its rows are the relations
             of the first edge type, then those of the second, and so on.
         relations: Number of relations by edge type: 1, or that of the links' relation column.
     Raises:
-        ValueError: The decoder has another number of relations than the edge types together.
+        ValueError: The number of relations of the decoder is not the sum over the edge types.
     Example:
         >>> relations = {("user", "buys", "item"): 1, ("user", "rates", "item"): 5}
         >>> shared = khop.models.SharedDecoder(khop.models.DistMult(width=8, relations=6), relations)
@@ -382,13 +382,13 @@ class SharedDecoder:
         counts = {t: whole_number(f"relations of {t}", n, 1) for t, n in self.relations.items()}
         if sum(counts.values()) != self.decoder.relations:
             raise ValueError(
-                f"relations of {list(counts)}: {sum(counts.values())} in all, the decoder's table has "
-                f"{self.decoder.relations}; make the decoder with as many"
+                f"relations of {list(counts)}: {sum(counts.values())} in total, but the decoder's table has "
+                f"{self.decoder.relations}; make the decoder with {sum(counts.values())}"
             )
 
 
 class LinkPredictor(nn.Module):
-    """Link-prediction model: an encoder computes rows of nodes, and decoders score pairs of them.
+    """Link-prediction model: an encoder computes node rows, and decoders score pairs of rows.
 
     It is for batches of a `khop.LinkSampler`, and for `khop.LinkPrediction`. A higher score means that a link
     is more likely.
@@ -454,7 +454,7 @@ class LinkPredictor(nn.Module):
         counts = {edge_type_of(t): n for t, n in relations.items()}
         unknown = [t for t in counts if t not in types]
         if unknown:
-            raise ValueError(f"relations of {unknown}: the model scores links of {types}")
+            raise ValueError(f"relations of {unknown}: not an edge type of the model, which scores {types}")
         rows = {t: counts.get(t, 1) for t in types}
         if decoder in RELATION_DECODERS and (len(types) > 1 or counts):
             made = decoder_of(decoder, width, sum(rows.values()))
@@ -463,7 +463,7 @@ class LinkPredictor(nn.Module):
         return cls(encoder, {t: decoder_of(decoder, width, n) for t, n in rows.items()})
 
     def decoder(self, edge_type: EdgeTypeName) -> Decoder:
-        """Return the decoder of an edge type: of a shared decoder, its relations of this type."""
+        """Return the decoder of an edge type; for a shared decoder, its relations of this type."""
         edge_type = edge_type_of(edge_type)
         name = parameter_name(*edge_type)
         if edge_type not in self.edge_types:

@@ -1,8 +1,7 @@
-"""Embedding tables with a row per node, where only the rows that a batch reads have gradients.
+"""Embedding tables with a row per node, in which only the rows that a batch reads have gradients.
 
-Rows of sharded tables are exchanged between ranks. The functions for it are collective: `bounds` are the
-first row of each rank, and the end of the last. They send the rows that are requested or broadcast, never the
-whole table, except the functions with "whole" in their names.
+Rows of sharded tables are exchanged between ranks by collective functions: `bounds` are the first row of each
+rank, and the end of the last. Only requested rows are sent, except by functions with "whole" in their names.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def row_bounds(group: Group, count: int) -> list[int]:
 
 
 def gathered_from_all(group: Group, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the ids (n) and values (n, ...) of every rank, in rank order, on every rank."""
+    """All-gather ids (n) and values (n, ...), in rank order."""
     counts = group.gather(torch.tensor([ids.numel()])).flatten().tolist()
 
     def joined(tensor: Tensor) -> Tensor:
@@ -47,7 +46,7 @@ def sent_to_owners(group: Group, bounds: Sequence[int], ids: Tensor, values: Ten
 
 
 def asked_of_owners(group: Group, bounds: Sequence[int], held: Tensor, ids: Tensor) -> Tensor:
-    """Return rows (ids, ...) from the ranks that store them, in the order of the ids, which may repeat."""
+    """Fetch rows (ids, ...) from the ranks that store them, in the order of the ids, which may repeat."""
     wanted, order = ids.sort()
     sent, received = _splits(group, bounds, wanted)
     asked = _exchanged(wanted, sent, received) - bounds[group.rank]
@@ -72,7 +71,7 @@ def whole_table_on_rank_0(group: Group, bounds: Sequence[int], held: Tensor) -> 
 
 
 def _splits(group: Group, bounds: Sequence[int], ids: Tensor) -> tuple[list[int], list[int]]:
-    """Return the number of ascending ids stored by each rank, and the number requested here by each rank."""
+    """Return the number of ascending ids stored by each rank, and the number that each rank requests."""
     ends = torch.searchsorted(ids, torch.tensor(bounds, device=ids.device))
     of_ranks = group.gather(ends.diff().cpu())
     return of_ranks[group.rank].tolist(), of_ranks[:, group.rank].tolist()
@@ -85,17 +84,17 @@ def _exchanged(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
     return out.to(rows.device)
 
 
-# Training of embeddings: as any parameter; by the rows that a batch reads; the same, each row on one rank.
+# Training of embeddings: as any parameter; only the rows that a batch reads; the same, sharded over ranks.
 EmbeddingUpdate = Literal["dense", "sparse", "sharded"]
-_DRAWN_ROWS = 1 << 14  # initial rows drawn at a time
+_DRAWN_ROWS = 1 << 14  # initial rows drawn per chunk
 
 
 class NodeEmbedding(nn.Module):
-    """Embedding table of nodes with gradients of only the rows that a batch reads, for `khop.RowAdam`.
+    """Embedding table of nodes with gradients only for the rows that a batch reads, for `khop.RowAdam`.
 
     `weight` has the rows of this rank. Autograd does not write to it, so DistributedDataParallel and other
-    optimizers leave it unchanged. The state dict has the whole table on any number of ranks; get that of a
-    sharded table inside `with khop.models.gathered(model)`. Training gives the same result for both updates
+    optimizers leave it unchanged. The state dict has the whole table for any number of ranks; for a sharded
+    table, get it inside `with khop.models.gathered(model)`. Training gives the same result for both updates
     and any number of ranks.
 
     Args:
@@ -104,10 +103,10 @@ class NodeEmbedding(nn.Module):
         update: "sparse" (default): each rank stores all rows, and ranks exchange the gradients of the rows
             that they read. "sharded": each rank stores a range of the rows and requests the others from
             their owners. Calling a sharded table is collective, even without ids.
-        numbers: Numbers of the nodes before a renumbering, int64 (count), from 0 on, for initial rows that do
-            not depend on it; default None: not renumbered.
+        numbers: Node numbers before renumbering, int64 (count), from 0, so that initial rows do not depend
+            on it; default None: not renumbered.
     Raises:
-        ValueError: `count` is negative, `width` is below 1, or `update` is another word.
+        ValueError: `count` is negative, `width` is below 1, or `update` is invalid.
     Example:
         >>> table = khop.models.NodeEmbedding(count=100, width=8)
         >>> optimizer = khop.RowAdam(torch.nn.ModuleDict({"user": table}), lr=0.01)
@@ -115,7 +114,7 @@ class NodeEmbedding(nn.Module):
         >>> optimizer.step()
     """
 
-    weight: Tensor  # (held rows, width)
+    weight: Tensor  # (rows of this rank, width)
 
     def __init__(
         self, count: int, width: int, update: EmbeddingUpdate = "sparse", numbers: Tensor | None = None
@@ -136,7 +135,7 @@ class NodeEmbedding(nn.Module):
         last = self.bounds[group.rank + 1] if self.is_sharded else count
         rows = first_rows(count, width, self.first, last, numbers)
         if self.is_sharded:
-            self.weight = rows  # no parameter: DistributedDataParallel would overwrite it with rank 0's
+            self.weight = rows  # not a parameter, which DistributedDataParallel would overwrite with rank 0's
         else:
             self.register_parameter("weight", nn.Parameter(rows, requires_grad=False))
         self._shown: Tensor | None = None
@@ -181,7 +180,7 @@ class NodeEmbedding(nn.Module):
         group = this_group()
         if self.is_sharded and group.world_size != len(self.bounds) - 1:
             raise ValueError(
-                f"embeddings of {len(self.bounds) - 1} ranks are used on {group.world_size}: make the model "
+                f"embeddings for {len(self.bounds) - 1} ranks are used on {group.world_size}: make the model "
                 "inside khop.launch, and load a checkpoint into it"
             )
         return group
@@ -239,7 +238,7 @@ def sharded_rows(model: nn.Module) -> dict[str, NodeEmbedding]:
 
 @contextmanager
 def shown(model: nn.Module, what: Callable[[NodeEmbedding], Tensor]) -> Iterator[None]:
-    """Replace sharded tables, for reading and in the state dict, by the result of `what` inside the block."""
+    """Replace sharded tables by the result of `what` inside the block, for reads and in the state dict."""
     before = [(table, table._shown) for table in sharded_rows(model).values()]
     try:
         for table, _ in before:
@@ -254,9 +253,9 @@ def shown(model: nn.Module, what: Callable[[NodeEmbedding], Tensor]) -> Iterator
 def gathered(model: nn.Module) -> Iterator[None]:
     """Copy sharded embeddings to every rank inside a `with` block.
 
-    Inside the block calling the model is not collective, and its state dict is complete. Entering the block
-    is collective: every rank gets the whole tables in main memory. Models without sharded embeddings are
-    unchanged.
+    Inside the block, calling the model is not collective, and its state dict is complete. Entering the block
+    is collective: every rank gets the whole tables in host memory. Models without sharded embeddings are not
+    changed.
 
     Args:
         model: Model with `khop.models.NodeEmbedding` tables.
@@ -270,10 +269,10 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 def first_rows(count: int, width: int, first: int, last: int, numbers: Tensor | None = None) -> Tensor:
-    """Initialize rows `first` to `last` with the values that a draw of the whole table gives them.
+    """Initialize rows `first` to `last` with the values of a draw of the whole table.
 
-    The table has `count` rows, drawn from torch's generator. A row as a whole has size 1, not each of its
-    numbers: many rows are added up. With `numbers`, row i is drawn as row `numbers[i]`.
+    The table has `count` rows, drawn from torch's generator. The norm of a row is 1, not each of its values,
+    because many rows are summed. With `numbers`, row i is drawn as row `numbers[i]`.
     """
     out = torch.empty(last - first, width)
     order = torch.arange(last - first)
@@ -290,7 +289,7 @@ def first_rows(count: int, width: int, first: int, last: int, numbers: Tensor | 
 
 
 def summed(ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each id once, ascending, with the sum of its values, added in their order."""
+    """Return each id once, ascending, with the sum of its values, added in order."""
     ordered, order = ids.sort(stable=True)
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[1:] = ordered[1:] != ordered[:-1]

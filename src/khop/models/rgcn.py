@@ -45,7 +45,7 @@ class RelationColumn:
     """Edge column of relations, and the number of relations of each edge type that has it.
 
     Args:
-        column: Name of an integer edge column. Its values are relations, from 0 on.
+        column: Name of an integer edge column. Its values are relations, from 0.
         counts: Number of relations by edge type. Edge types that are left out are one relation each.
     Raises:
         ValueError: A count is below 1.
@@ -66,10 +66,10 @@ class RelationColumn:
 
 @dataclass(frozen=True)
 class RelatedEdges:
-    """Edges by destination, within a row by relation.
+    """Edges sorted by destination, then by relation.
 
-    `scales` are the coefficients of a sum: 1 over the number of edges of a row by the same relation, or the
-    weights by the sampler's rule.
+    `scales` are the coefficients of a sum: 1 over the number of edges with the same row and relation, or the
+    weights of the sampler's rule.
     """
 
     indptr: Tensor  # int64 (rows + 1)
@@ -84,8 +84,8 @@ class RelatedEdges:
         """Return the edges of one type by their column; relation 0 has row `first` of the table."""
         if given.column not in adjacency.columns:
             raise ValueError(
-                f"column {given.column!r} of {edge_type}: the model reads it, the batch does not have it; "
-                f"give the loader columns={{{edge_type!r}: [{given.column!r}], ...}}"
+                f"column {given.column!r} of {edge_type}: the model reads it, but the batch does not have "
+                f"it; give the loader columns={{{edge_type!r}: [{given.column!r}], ...}}"
             )
         relations = adjacency.columns[given.column].long()
         count = given.counts[edge_type]
@@ -93,8 +93,8 @@ class RelatedEdges:
             low, high = (int(end) for end in relations.aminmax())
             if low < 0 or high >= count:
                 raise ValueError(
-                    f"column {given.column!r} of {edge_type}: relations from {low} to {high}, the model has "
-                    f"{count}; make it with more"
+                    f"column {given.column!r} of {edge_type}: relations from {low} to {high}, but the model "
+                    f"has {count}; make it with more relations"
                 )
         rows = _rows(adjacency.indptr, adjacency.indices.numel())
         keys, order = (rows * count + relations).sort(stable=True)
@@ -111,7 +111,7 @@ class RelatedEdges:
         firsts: Sequence[int],
         shape: tuple[int, int],
     ) -> RelatedEdges:
-        """Return the edges of several types, all with weights or none.
+        """Return the edges of several types, which all have weights or all have none.
 
         Type i has row `tables[i]` of the table, and `firsts[i]` is the first row of its sources. `shape` are
         the numbers of rows and of joined sources.
@@ -127,7 +127,7 @@ class RelatedEdges:
     def _scaled(
         cls, indptr: Tensor, indices: Tensor, relations: Tensor, keys: Tensor, weights: Tensor | None
     ) -> RelatedEdges:
-        """Return the edges with their scales; equal `keys` stand next to each other."""
+        """Return the edges with their scales; equal `keys` are adjacent."""
         if weights is None:
             numbers = _first_of_runs(keys).cumsum(0) - 1
             counts = torch.zeros_like(keys).scatter_add_(0, numbers, torch.ones_like(keys))
@@ -135,9 +135,9 @@ class RelatedEdges:
         return cls(indptr, indices, relations, weights)
 
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return pairs by row, edges by pair, and the relation of each pair of a row and a relation.
+        """Group edges by row and relation: return pairs by row, edges by pair, and each pair's relation.
 
-        The host waits for a device once, for the number of pairs.
+        Synchronizes with a device once, for the number of pairs.
         """
         count = self.indices.numel()
         changes = _first_of_runs(self.relations) | _first_of_runs(_rows(self.indptr, count))
@@ -240,19 +240,19 @@ def _rows(indptr: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class RgcnOptions(StackOptions):
-    """Options of an R-GCN, as a run sets them."""
+    """Options of an R-GCN, as set by a run."""
 
     unread: ClassVar[tuple[str, ...]] = ()
 
-    relation: Annotated[Text | None, Default("each edge type is one relation")] = None
-    """Edge column with relations, whole numbers from 0, for all edge types that have it"""
+    relation: Annotated[Text | None, Default("one relation per edge type")] = None
+    """Edge column with relations, integers from 0, for all edge types that have it"""
     inputs: Literal["encoded", "columns"] = "encoded"
     """Input of rgcn's first layer: the column after a linear layer per node type (encoded), or the column
     itself, which must have the same width for all node types (columns)"""
 
 
 def _relations(name: str | None, context: ModelInputs) -> RelationColumn | None:
-    """Return the column of relations, with their numbers in the graph."""
+    """Return the column of relations, with the numbers of relations in the graph."""
     if name is None:
         return None
     schema, edge_types = context.graph.schema, context.sizes.edge_types
@@ -271,10 +271,10 @@ class RGCN(Stack):
     type.
 
     With `relations`, each value of an integer edge column is a relation, as if it were an edge type; the
-    loader must gather the column. Draw neighbors by `khop.RelationMean(column)`: a layer then estimates the
-    mean over all neighbors of each relation, which exact inference computes. By other rules without weights
-    it averages the drawn edges of each relation. A relation without drawn edges adds 0, so rare relations
-    count less than in exact inference.
+    loader must gather the column. With the rule `khop.RelationMean(column)`, a layer estimates the mean over
+    all neighbors of each relation, which exact inference computes. With other rules without weights, it
+    averages the drawn edges of each relation; a relation without drawn edges adds 0, so rare relations have
+    less influence than in exact inference.
 
     Args:
         sizes: Types, widths and counts of the graph. `for_graph` derives them.
@@ -353,7 +353,7 @@ class RGCN(Stack):
     ) -> RGCN:
         """Make a model with the types and widths of a graph.
 
-        The arguments that are not listed are those of `SAGE.for_graph`.
+        The other arguments are those of `SAGE.for_graph`.
 
         Args:
             bases: Number of basis matrices that the edge types share; default 0: a matrix per edge type.
@@ -388,20 +388,20 @@ class RGCN(Stack):
         return columns
 
 
-MANY_TYPES = 16  # edge types without bases, from which they are computed in one product
+MANY_TYPES = 16  # number of edge types without bases from which one product is used
 
 
 class RgcnLayer(Layer):
-    """A layer that computes many relations together: one aggregation, and one product for all of them.
+    """A layer that computes many relations with one aggregation and one matrix product.
 
-    Edge types are together on the CPU alone. On a device each has its own kernels: they read nothing on the
-    host, and pass over what a static shape has behind the last edge.
+    Edge types are only combined on the CPU. On a device, each has separate kernels, which do not synchronize
+    with the host, and skip the unused entries of a static shape.
     """
 
     weights: RgcnWeights
 
     def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
-        """Return a function that adds own rows and the means of in-neighbors by relation, times weights."""
+        """Return a function that adds weighted destination rows and means of in-neighbors by relation."""
         weights, slots = self.weights, self.weights.slots
         few = len(weights.bases) or MANY_TYPES
         is_native = engine(weights.bias.device) is Engine.NATIVE
@@ -420,7 +420,7 @@ class RgcnLayer(Layer):
         return total
 
     def _nothing(self, h: Mapping[NodeType, Tensor]) -> Tensor:
-        """Return 0, computed from all weights and rows: each of them has a gradient in every batch."""
+        """Return 0, computed from all weights and rows, so that each has a gradient in every batch."""
         weights = self.weights
         given = [*weights.bases, *weights.neighbors.values(), weights.shares, *h.values()]
         return torch.cat([each[:0].flatten() for each in given if each is not None]).sum()
@@ -470,11 +470,11 @@ class RgcnWeights(nn.Module):
         )
         self.shares = nn.Parameter(torch.empty(slots.count, bases)) if len(self.bases) else None
         if self.shares is not None:
-            nn.init.normal_(self.shares, std=bases**-0.5)  # so that a mixture is as large as one weight
+            nn.init.normal_(self.shares, std=bases**-0.5)  # so that a mixture has the scale of one weight
             self.row_names = RowNames(self, "shares", slots.counts)
 
     def _weight(self, edge_type: EdgeType, hidden: int, width: int) -> nn.Parameter:
-        """Make the weight of an edge type, or with a column of relations a weight for each of them."""
+        """Make the weight of an edge type, or one weight per relation of its column."""
         given = self.slots.given
         if given is None or edge_type not in given.counts:
             return linear_weight(hidden, width)
@@ -508,11 +508,11 @@ class RgcnWeights(nn.Module):
 
 
 def _one_width(widths: Mapping[NodeType, int]) -> int:
-    """Return the width of the rows of all types; ValueError if they differ, as all types share a weight."""
+    """Return the width of the rows of all types; ValueError if widths differ, as types share a weight."""
     found = set(widths.values())
     if len(found) > 1:
         raise ValueError(
             f"input rows have widths {dict(widths)}: all node types of R-GCN share a weight; give columns "
-            'and embeddings of one width, or encoder="linear", in a run file model.inputs = "encoded"'
+            'and embeddings of the same width, or encoder="linear" (in a run file model.inputs = "encoded")'
         )
     return found.pop()

@@ -51,7 +51,9 @@ class SAGE(Stack):
     Options = StackOptions
     summary = "GraphSAGE with mean aggregation"
     other_kinds: ClassVar[Mapping[str, Mapping[str, str]]] = {"graphsage": {}}
-    multiplies_destinations = True  # alone: other layers multiply the rows of sources, or weigh edges
+    multiplies_destinations = (
+        True  # only this model: other layers multiply the rows of sources, or weigh edges
+    )
 
     def __init__(
         self,
@@ -96,14 +98,14 @@ class SAGE(Stack):
             norm: "layer" for layer normalization in each layer, or "none" (default).
             residual: "add" adds the input of a layer to its output if the widths are equal (default "none").
             label: Label column of a classifier; default: the only one of the target.
-            outputs: Numbers per output row, of an encoder or of a named target; default: one per class.
-            embedding: Width of trained embeddings of node types without `column`. With 0 these types have no
+            outputs: Width of an output row, for an encoder or a named target; default: the number of classes.
+            embedding: Width of trained embeddings of node types without `column`. With 0, these types have no
                 input, and send no messages in the first layer. Default: such types are an error.
             encoder: "linear" applies a linear layer per node type before the first layer (default "none").
             embedding_update: "dense" (default) for `torch.nn.Embedding`; "sparse" or "sharded" for
                 `khop.models.NodeEmbedding`, trained by `khop.RowAdam`.
-            embedded_types: Node types with embeddings: "missing" (default), those without `column`; "others",
-                those of them that are no targets; "all".
+            embedded_types: Node types with embeddings: "missing" (default): types without `column`; "others":
+                such types except targets; "all".
         Returns:
             The model, with new weights from torch's generator.
         """

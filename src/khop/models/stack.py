@@ -24,11 +24,11 @@ from khop.schema import EdgeType, NodeType, Schema, Type
 
 @runtime_checkable
 class Layered(Protocol):
-    """Protocol of models whose layers can run one at a time, as exact layer-wise inference needs.
+    """Protocol of models whose layers can run one at a time, which exact layer-wise inference needs.
 
     `forward(batch)` must be `encode`, then every layer over its block, then `head`. `h` maps each node type
     to a tensor with a row per node; it may lack a type without input. A model that does not use all edge
-    types may name the ones it uses in `edge_types`: exact inference then reads no others.
+    types may list the used ones in `edge_types`, so that exact inference only reads these.
 
     Example:
         >>> model = khop.models.SAGE.for_graph(khop.open_graph("debian"), hidden=64)
@@ -43,9 +43,9 @@ class Layered(Protocol):
 
     @property
     def input_columns(self) -> Mapping[Type, tuple[str, ...]] | tuple[str, ...]:
-        """Columns that the model reads: of nodes by `encode`, of edges by layers; by type.
+        """Columns that the model reads, by type: node columns for `encode`, edge columns for layers.
 
-        Names alone apply to every node type that has them.
+        A list of names applies to every node type that has the columns.
         """
         ...
 
@@ -87,7 +87,7 @@ def check_num_blocks(model: Layered, batch: Batch) -> None:
     """Raise ValueError unless the batch has one block per layer."""
     if len(batch.blocks) != model.num_layers:
         raise ValueError(
-            f"the batch has {len(batch.blocks)} blocks, the model {model.num_layers} layers: "
+            f"the batch has {len(batch.blocks)} blocks, but the model has {model.num_layers} layers: "
             "give the sampler one fanout per layer"
         )
 
@@ -101,7 +101,7 @@ def followed_edge_types(model: Layered, schema: Schema) -> tuple[EdgeType, ...]:
 def destination_types(
     edge_types: tuple[EdgeType, ...], targets: tuple[NodeType, ...], num_layers: int
 ) -> list[tuple[NodeType, ...]]:
-    """List per layer, input layer first, the node types that can still reach a target; targets come first."""
+    """Return the node types that can still reach a target at each layer; targets first."""
     found: list[tuple[NodeType, ...]] = [targets] if num_layers else []
     while len(found) < num_layers:
         sources = [edge_type[0] for edge_type in edge_types if edge_type[2] in found[0]]
@@ -165,14 +165,14 @@ class Stack(nn.Module):
         return dict.fromkeys(tuple(self.encoder.inputs), (self.sizes.column,))
 
     def depth(self, node_type: NodeType) -> int:
-        """Number of layers after which a node type has its last rows: for a target, all; 0 if it has none."""
+        """Return the number of layers up to the last one with rows of a node type: all for a target, or 0."""
         reach = destination_types(self.sizes.edge_types, self.sizes.target_types, self.num_layers)
         return max((depth for depth, types in enumerate(reach, 1) if node_type in types), default=0)
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
         """Return (rows, width) of each node type with inputs or embeddings, in the parameters' dtype.
 
-        Rows that are stored in the dtype of autocast stay as they are while it is on.
+        While autocast is enabled, rows in its dtype are not cast.
         """
         dtype = next(self.heads.parameters()).dtype
         return {node_type: _converted(rows, dtype) for node_type, rows in self.encoder(batch).items()}
@@ -191,8 +191,8 @@ class Stack(nn.Module):
         """Scale the outputs to the unit of the labels: times `deviation`, plus `mean`.
 
         Args:
-            mean: Mean of the labels: a number per output, or one for all. Stored with the model's weights.
-            deviation: Standard deviation of the labels, as many numbers.
+            mean: Mean of the labels: one per output, or one for all. Stored with the model's weights.
+            deviation: Standard deviation of the labels, in the same form.
         """
         self.unit = OutputUnit(mean, deviation)
 
@@ -219,7 +219,7 @@ class Stack(nn.Module):
 
 
 class OutputUnit(nn.Module):
-    """Numbers times a deviation, plus a mean: standardized outputs in the unit of their labels."""
+    """Rescales standardized outputs to the unit of the labels: times a deviation, plus a mean."""
 
     mean: Tensor
     deviation: Tensor
@@ -228,7 +228,7 @@ class OutputUnit(nn.Module):
         super().__init__()
         if len(mean) != len(deviation) or not all(map(math.isfinite, (*mean, *deviation))):
             raise ValueError(
-                f"mean {list(mean)} and deviation {list(deviation)}: must be finite, as many of both"
+                f"mean {list(mean)} and deviation {list(deviation)}: must be finite, and of the same length"
             )
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
         self.register_buffer("deviation", torch.tensor(deviation, dtype=torch.float64))
@@ -319,7 +319,7 @@ class Sequential(nn.Module):
         if not found:
             there = {t: sorted(of) for t, of in batch.columns.items()}
             raise ValueError(
-                f"column {self.column!r}: not in this batch, which has {there}; ask the loader for it, "
+                f"column {self.column!r}: not in this batch, which has {there}; request it from the loader, "
                 f"columns=[{self.column!r}], or name another, Sequential(layers, column=...)"
             )
         return found
@@ -341,7 +341,7 @@ class Sequential(nn.Module):
             return {node_type: self._checked(index, self.layers[index](x, adjacency), adjacency.num_dst)}
         into = {t: a for t, a in adjacencies.items() if t[0] in h and t[2] in block.dst_counts}
         out = self.layers[index](dict(h), into)
-        mapping_of(f"output of layer {index}", out, "node types to rows, for a graph of several types")
+        mapping_of(f"output of layer {index}", out, "node types to rows, for a graph with several types")
         wanted = {t: count for t, count in block.dst_counts.items() if t in out}
         return {t: self._checked(index, out[t], count, t) for t, count in wanted.items()}
 
@@ -378,7 +378,7 @@ class Sequential(nn.Module):
         if rows.shape[0] != num_dst:
             of = "" if node_type is None else f" of {node_type!r}"
             raise ValueError(
-                f"layer {index} gives {rows.shape[0]} rows{of} for {num_dst} destinations: give the "
-                "convolution (x, x[: adjacency.num_dst]) instead of x"
+                f"layer {index} returns {rows.shape[0]} rows{of} for {num_dst} destinations: call the "
+                "convolution with (x, x[: adjacency.num_dst]) instead of x"
             )
         return rows

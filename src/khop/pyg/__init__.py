@@ -1,6 +1,6 @@
 """Drop-in replacements for torch_geometric's `NeighborLoader` and `LinkNeighborLoader`: change one import.
 
-They need torch_geometric, but none of its compiled extras. docs/pyg-arguments.md compares every argument.
+They need torch_geometric, but not its compiled extras. docs/pyg-arguments.md compares every argument.
 
 The public names are in `khop.pyg.__all__`. The modules of this package are internal: their names may change
 in any version.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from khop.pyg.sampler import BidirectionalNeighborSampler as BidirectionalNeighborSampler
     from khop.pyg.sampler import NeighborSampler as NeighborSampler
 
-# As in khop itself: torch_geometric is imported when a name that needs it is used.
+# As in khop itself, torch_geometric is imported when a name that needs it is used.
 _PUBLIC = {
     "BidirectionalNeighborSampler": "khop.pyg.sampler",
     "LinkNeighborLoader": "khop.pyg.loaders",
@@ -36,7 +36,7 @@ __all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> object:
-    """Import an attribute on first use; without torch_geometric, ImportError says what to install."""
+    """Import an attribute on first use; ImportError with the remedy without torch_geometric."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'khop.pyg' has no attribute {name!r}")
     try:

@@ -46,7 +46,7 @@ _FACTS = ("", "_index", "_time")
 def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
     """Make `khop.Links` from the links that torch_geometric's `RandomLinkSplit` adds to data.
 
-    Ends are `<key>_index`, labels `<key>` and times `<key>_time`, for each edge type that has them. Links
+    Links are `<key>_index`, labels `<key>` and times `<key>_time`, for each edge type that has them. Links
     and negatives that `split_labels=True` stores separately (`pos_<key>`, `neg_<key>`) are concatenated in
     this order. Negatives are links with the label 0.
 
@@ -72,8 +72,8 @@ def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
             found[edge_type] = of_type
     if not found:
         raise ValueError(
-            f"{key}_index: no edge type of the data has it; split the data by RandomLinkSplit(...), or make "
-            "khop.Links({edge_type: ends}) from other ends"
+            f"{key}_index: no edge type of the data has it; split the data with RandomLinkSplit(...), or "
+            "make khop.Links({edge_type: ends}) yourself"
         )
     by_fact = {
         what: {edge_type: of_type[what] for edge_type, of_type in found.items() if what in of_type}
@@ -83,10 +83,9 @@ def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
 
 
 def label_names(storage: Any) -> frozenset[str]:
-    """Return the attributes about links. They are no columns, whatever their length.
+    """Return the attributes about links. They are not columns, whatever their length.
 
-    These are all names of `edge_label`, and all names of any `<key>` for which there are ends,
-    `<key>_index`.
+    These are all names with `edge_label`, and all names with a `<key>` for which `<key>_index` exists.
     """
     keys = {LABEL} | {
         name.removesuffix("_index").removeprefix(sign)
@@ -106,7 +105,7 @@ def _links(storage: Any, key: str) -> dict[str, Tensor] | None:
     for fact in _FACTS:
         there = [storage[f"{sign}{key}{fact}"] for sign in signs if f"{sign}{key}{fact}" in storage]
         if there and len(there) < len(signs):
-            raise ValueError(f"{key}{fact}: some of the links have it and others do not; give it to all")
+            raise ValueError(f"{key}{fact}: some of the links have it and others do not; give it for all")
         if there:
             parts[fact] = [torch.as_tensor(part).detach().cpu() for part in there]
     joined = {fact: torch.cat(of_fact, dim=1 if fact == "_index" else 0) for fact, of_fact in parts.items()}
@@ -139,8 +138,8 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
     Args:
         data: A `Data`, whose types become "node" and ("node", "to", "node"), or a `HeteroData`.
     Returns:
-        The graph. A warning names each mask that marks no node and each attribute that is not numeric; they
-        are left out.
+        The graph. A warning names the empty masks and the attributes that are not numeric, which are left
+        out.
     Example:
         >>> from torch_geometric.data import Data
         >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
@@ -164,8 +163,8 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
                 continue
             if name.endswith(_MASK):
                 warnings.warn(
-                    f"attribute {name!r} of {node_type!r} is {column.dtype}, not boolean: it is a column and "
-                    "no split; convert it by .bool()",
+                    f"attribute {name!r} of {node_type!r} is {column.dtype}, not boolean: it becomes a "
+                    "column, not a split; convert it with .bool()",
                     stacklevel=2,
                 )
             columns[node_type][name], specs[node_type][name] = _stored(name, column)
@@ -180,7 +179,7 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
 
 
 def _reverses(graph: CscGraph) -> dict[EdgeType, EdgeType]:
-    """Return the edge types that are named like torch_geometric's reverses and are reverses."""
+    """Return the edge types that have names of torch_geometric's reverse types and are reverses."""
     found: dict[EdgeType, EdgeType] = {}
     for edge_type in graph.schema.edge_types:
         source, relation, destination = edge_type
@@ -259,8 +258,8 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
     subgraph = sample.subgraph
     if subgraph is None:
         raise ValueError(
-            "batch_to_pyg: this batch has a graph per layer, torch_geometric's have one: sample with "
-            "expansion=khop.Expansion.SUBGRAPH"
+            "batch_to_pyg: this batch has a block per layer, but torch_geometric's have one subgraph: sample "
+            "with expansion=khop.Expansion.SUBGRAPH"
         )
     data = _empty(len(sample.nodes) == len(subgraph.adjacencies) == 1)
     for node_type, ids in sample.nodes.items():
@@ -288,7 +287,7 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
 def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[tuple[str, Tensor]]:
     """Return the attributes with a row per node, or per edge: tensors, arrays and lists of numbers.
 
-    Arrays with rows along another dimension than the first are no columns. In torch_geometric these have
+    Attributes whose rows are not along the first dimension are not columns; in torch_geometric, these have
     "index" or "face" in their names. Lists and arrays of other values, such as names, are left out, with a
     warning.
     """
@@ -306,7 +305,7 @@ def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[
                 layout = str(value.layout).removeprefix("torch.")
                 raise ValueError(
                     f"attribute {name!r} is a tensor of layout {layout}: give tensor.to_sparse_csr(), or a "
-                    "dense one"
+                    "dense tensor"
                 )
             found.append((name, value))  # a sparse column
             continue
@@ -314,8 +313,8 @@ def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[
             found.append((name, tensor_of(name, value)))
         except ValueError:
             warnings.warn(
-                f"attribute {name!r} is left out: columns hold numbers; keep it beside the graph, and read "
-                "it by the ids of a batch's nodes or edges",
+                f"attribute {name!r} is left out: columns must be numeric; keep it outside the graph, and "
+                "index it with the ids of a batch's nodes or edges",
                 stacklevel=3,
             )
     return found
@@ -336,7 +335,7 @@ def _add_edges(edges: Any, adjacency: Adjacency) -> None:
 
 
 def _is_sorted(data: Data | HeteroData) -> bool:
-    """Return true if all edges are sorted by destination, so that none of their arrays has to be copied."""
+    """Return true if all edges are sorted by destination, so that their arrays need not be copied."""
     stores = [storage for _, storage in storages(data) if "edge_index" in storage]
     return all(bool((s.edge_index[1, 1:] >= s.edge_index[1, :-1]).all()) for s in stores)
 
@@ -364,7 +363,7 @@ def _given_back(column: Tensor, spec: ColumnSpec) -> Tensor:
 
 
 def _spec(name: str, column: Tensor) -> ColumnSpec:
-    """Make a spec: a vector named y of whole numbers from -1 on holds classes."""
+    """Make a spec: an integer vector named y with values from -1 is a column of classes."""
     is_label = name == "y" and column.dtype == torch.int64 and column.dim() == 1 and column.numel() > 0
     num_classes = int(column.max()) + 1 if is_label and int(column.min()) >= -1 else None
     return ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]), num_classes or None)

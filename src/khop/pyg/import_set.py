@@ -44,11 +44,11 @@ _LINE = (
 
 @dataclass(frozen=True)
 class _Raw:
-    """A set whose raw files are plain arrays."""
+    """A dataset whose raw files are plain arrays."""
 
     files: tuple[str, ...]
-    make: Callable[[str], Any]  # of a root folder
-    url: str | None = None  # of the archive or file; None: the publisher has no plain address
+    make: Callable[[str], Any]  # raw files in a root folder
+    url: str | None = None  # URL of the archive or file; None: not downloadable by URL
 
 
 def _shchur(file: str, make: Callable[..., Any], name: str) -> _Raw:
@@ -70,7 +70,7 @@ PYG_RAW: Mapping[str, _Raw] = {
 
 @dataclass(frozen=True)
 class PygImporter:
-    """An import of a data set of torch_geometric."""
+    """An import of a torch_geometric dataset."""
 
     options: PygOptions
     context: ImportContext
@@ -114,11 +114,11 @@ class PygImporter:
 
 
 def _made(raw: _Raw, folder: Path) -> Data:
-    """Let torch_geometric convert raw files, in a folder of its own: those of the user stay as they are."""
+    """Let torch_geometric convert raw files in a separate folder; the user's files are not changed."""
     for name in raw.files:
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: no such file; give the folder as it was published")
-    if len(raw.files) == 1:  # torch_geometric allows pickles here, and reads these arrays alone
+    if len(raw.files) == 1:  # torch_geometric allows pickles, but only reads these arrays
         arrays = [f"{kind}_{part}" for kind in ("attr", "adj") for part in _SHCHUR_ARRAYS]
         for name in (*arrays, "labels"):
             NpzArray.of(folder / raw.files[0], name)
@@ -132,24 +132,26 @@ def _made(raw: _Raw, folder: Path) -> Data:
         except (ValueError, LookupError, TypeError, OSError, EOFError):
             names = ", ".join(raw.files)
             raise ValueError(
-                f"{folder}: torch_geometric cannot read {names}; give the folder as published"
+                f"{folder}: torch_geometric cannot read {names}; give the folder as it was published"
             ) from None
 
 
 def _processed(path: Path) -> Data | HeteroData:
-    """Read one graph as torch_geometric stores it, without its classes and without unpickling them."""
+    """Read one graph as stored by torch_geometric, without unpickling its classes."""
     given = tensor_file(path, _CLASSES)
     data, slices = given[:2] if isinstance(given, tuple) and len(given) in (2, 3) else (given, None)
     if slices is not None:
-        raise ValueError(f"{path}: holds several graphs; sets of one graph are imported")
+        raise ValueError(f"{path}: contains several graphs; only datasets with one graph can be imported")
     if not isinstance(data, dict):
         kind = type(data).__name__
-        raise ValueError(f"{path}: holds a {kind}, and torch_geometric's to_dict() is expected")
+        raise ValueError(
+            f"{path}: contains a {kind}, but the result of torch_geometric's to_dict() is expected"
+        )
     return HeteroData.from_dict(data) if "_global_store" in data else Data.from_dict(data)
 
 
 def _set_of(name: str, data: Data | HeteroData) -> SetGraph:
-    """Return tables of a graph. Answers of 0 and 1 per node are several labels."""
+    """Return the tables of a graph. Several targets of 0 and 1 per node are multi-label targets."""
     for store in data.stores:
         labels = store.get(LABEL)
         if isinstance(labels, torch.Tensor) and labels.dim() == 2:
@@ -174,7 +176,7 @@ def _set_of(name: str, data: Data | HeteroData) -> SetGraph:
 def _way_out(name: str) -> str:
     there = ", ".join(name for name, raw in PYG_RAW.items() if raw.url is not None)
     return (
-        f"khop downloads {there}; for others give --root, the folder of the set with its raw files or "
+        f"khop downloads {there}; for others, give --root, the dataset's folder with its raw files or "
         f"processed/data.pt, or let torch_geometric convert it once, which may execute code: {_line(name)}"
     )
 

@@ -1,4 +1,4 @@
-"""Checks of a loader's arguments for which torch_geometric has a bare assertion or no check at all."""
+"""Checks of a loader's arguments for which torch_geometric has a bare assertion or no check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from khop.schema import EdgeType, NodeType
 
 
 def tensors_of(what: str, given: Any) -> Any:
-    """Return values, or values by type, as tensors; None stays None, and tensors stay as they are."""
+    """Return values, or values by type, as tensors; None and tensors are returned unchanged."""
     if isinstance(given, Mapping):
         return {type_: tensors_of(f"{what} of {type_!r}", values) for type_, values in given.items()}
     return given if given is None or isinstance(given, Tensor) else tensor_of(what, given)
@@ -26,8 +26,8 @@ def tensors_of(what: str, given: Any) -> Any:
 def with_tensors(data: Any, *attributes: str | None) -> Any:
     """Return the data with `edge_index` and the named attributes as tensors.
 
-    Arrays, lists and Series are replaced in a shallow copy; other Series are arrays in it. Data with only
-    tensors, and stores, are returned as they are.
+    Arrays, lists and Series are replaced in a shallow copy, in which other Series become arrays. Stores and
+    data with only tensors are returned unchanged.
     """
     if not isinstance(data, DATA_KINDS):
         return data
@@ -44,7 +44,7 @@ def with_tensors(data: Any, *attributes: str | None) -> Any:
                 found = tensor_of(what, value)
             elif isinstance(value, np.ndarray) or not hasattr(value, "__array__"):
                 continue
-            else:  # a Series is cut with the batch
+            else:  # a Series is sliced with the batch
                 found = np.asarray(value)
             made = copy.copy(data) if made is data else made
             owner_of(made, owner)[name] = found
@@ -52,14 +52,14 @@ def with_tensors(data: Any, *attributes: str | None) -> Any:
 
 
 def _signed(ends: Tensor) -> Tensor:
-    """Return unsigned ids as int64: torch compares no unsigned numbers."""
+    """Return unsigned ids as int64, because torch cannot compare unsigned numbers."""
     return ends.long() if ends.dtype in (torch.uint16, torch.uint32, torch.uint64) else ends
 
 
 def checked_nodes(data: Any, given: Any, times: Tensor | None) -> Any:
-    """Return input nodes with ids or a mask as a tensor, in the form that torch_geometric's loaders take.
+    """Return input nodes with ids or a mask as a tensor, in a form that torch_geometric's loaders accept.
 
-    ValueError for invalid ones. The ids of nodes of stores are checked when they are sampled.
+    Raises ValueError for invalid nodes. For stores, ids are checked when they are sampled.
     """
     typed = TypedData.of(data)
     if typed is None:
@@ -70,7 +70,7 @@ def checked_nodes(data: Any, given: Any, times: Tensor | None) -> Any:
         if typed.is_typed:
             raise ValueError(f"input_nodes of {node_type!r} is {_described(ids)}: give ids, a mask or None")
         raise ValueError(
-            f"input_nodes is {_described(ids)}: the nodes of a Data have no types; give ids, or a mask"
+            f"input_nodes is {_described(ids)}: the nodes of a Data have no types; give ids or a mask"
         )
     nodes = None if ids is None else seed_values("input_nodes", ids, count)
     num_inputs = count
@@ -90,7 +90,7 @@ def _nodes_of_stores(given: Any) -> Any:
 
 
 def links_with_tensors(given: Any) -> Any:
-    """Return links, or (type, links), with ends as a tensor; an edge type alone is returned as it is."""
+    """Return links, or (type, links), as tensors; a single edge type is returned unchanged."""
     if given is None or _holds_names(given):
         return given
     if isinstance(given, tuple | list) and len(given) == 2 and _holds_names(given[0]):
@@ -120,13 +120,13 @@ def check_edges(counts: Mapping[NodeType, int | None], edges: Mapping[EdgeType, 
         for end in (edge_type[0], edge_type[2]):
             if counts.get(end) is None:
                 raise ValueError(
-                    f"edges of {edge_type}: nothing says how many {end!r} nodes there are; "
-                    f"set data[{end!r}].num_nodes, or columns of theirs"
+                    f"edges of {edge_type}: the number of {end!r} nodes is unknown; "
+                    f"set data[{end!r}].num_nodes, or give these nodes an attribute such as x"
                 )
         if isinstance(storage.get("adj_t"), Tensor):
             raise ValueError(
-                f"adj_t of {edge_type} is a sparse tensor of torch's, which torch_geometric's loaders do not "
-                "cut: keep the edges as edge_index, without ToSparseTensor"
+                f"adj_t of {edge_type} is a torch sparse tensor, which torch_geometric's loaders do not "
+                "support: keep the edges as edge_index, without ToSparseTensor"
             )
         ends = storage.edge_index if "edge_index" in storage else None
         if ends is not None and (ends.dim() != 2 or ends.shape[0] != 2 or not _is_whole(ends)):

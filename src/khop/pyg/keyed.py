@@ -1,6 +1,6 @@
 """Samples for torch_geometric's loaders, as pure functions of the inputs and of keyed draws.
 
-Batches of links count or exclude the links that are also messages, and have negatives drawn by khop.
+Batches of links count or exclude the links that are also message edges, and have negatives drawn by khop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from khop.schema import EdgeType, NodeType
 
 
 def named_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> EdgeType | None:
-    """Return the reverse by the names of `ToUndirected`; within one node type, the edge type itself."""
+    """Return the reverse type named by `ToUndirected`; within one node type, the edge type itself."""
     source, relation, destination = edge_type
     names = [f"rev_{relation}", relation.removeprefix("rev_")]
     named = next((t for name in names if (t := (destination, name, source)) in edge_types), None)
@@ -63,22 +63,22 @@ def checked_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> Ed
     if reverse is None:
         raise ValueError(
             f'exclude="edge+reverse": no edge type has the name of the reverse of {edge_type}, '
-            f'"rev_{edge_type[1]}"; take exclude="edge", or name it so'
+            f'"rev_{edge_type[1]}"; give exclude="edge", or rename the type'
         )
     return reverse
 
 
 def warn_of_supervision(output: HeteroSamplerOutput, edge_type: EdgeType, links: Tensor) -> None:
-    """Warn once with the number of links (2, links) that are edges of the output, or their reverses."""
+    """Warn once with the number of links (2, links) that are also edges of the output, or reverse edges."""
     carried = torch.zeros(links.shape[1], dtype=torch.bool)
     for messages in _messages(output, edge_type):
         carried |= among(links, messages)
     if bool(carried.any()):
         warnings.warn(
-            f"{int(carried.sum()):,} of the {links.shape[1]:,} links of the first batch are among its "
-            "messages, as edges or as their reverses: a model can see the answer. Leave them out by "
-            'exclude="edge+reverse" or "edge", or split by RandomLinkSplit(disjoint_train_ratio=...); '
-            "torch_geometric leaves them in",
+            f"{int(carried.sum()):,} of the {links.shape[1]:,} links of the first batch are also message "
+            "edges, directly or reversed, which leaks the target. Exclude them with "
+            'exclude="edge+reverse" or "edge", or split with RandomLinkSplit(disjoint_train_ratio=...); '
+            "torch_geometric does not exclude them",
             stacklevel=2,
         )
 
@@ -97,7 +97,7 @@ class SupervisionWarning:
 
 
 def _messages(output: HeteroSamplerOutput, edge_type: EdgeType) -> Iterator[Tensor]:
-    """Yield ends (2, edges) of the messages along an edge type, and reversed ends along its reverse."""
+    """Yield message edges (2, edges) of an edge type, and swapped message edges of its reverse."""
     for t in dict.fromkeys([edge_type, named_reverse(edge_type, output.row)]):
         if t is not None and t in output.row:
             ends = torch.stack([output.node[t[0]][output.row[t]], output.node[t[2]][output.col[t]]])
@@ -121,8 +121,8 @@ _WEIGHTS = "The 'weight' attribute in 'NegativeSampling'"
 class DrawnEnd:
     """Nodes of one type as ends of negatives: drawn uniformly or by weight, no later than the link."""
 
-    store: CscGraph  # holds times and weights; needs no edges, because draws are not exact
-    edge_type: EdgeType  # an edge type that leads to the nodes
+    store: CscGraph  # has times and weights; needs no edges, because draws are not exact
+    edge_type: EdgeType  # an edge type into the nodes
     weights: Tensor | None
     version: int  # of the weights, because a user may change them in place
 
@@ -142,7 +142,7 @@ class DrawnEnd:
         return cls(store, edge_type, weights, _version(weights))
 
     def is_of(self, weights: Tensor | None) -> bool:
-        """Return true if draws by these weights can use these ends."""
+        """Return true if these ends were made for these weights."""
         return self.weights is weights and self.version == _version(weights)
 
     def drawn(
@@ -178,8 +178,8 @@ def _checked(weights: Tensor, count: int) -> Tensor:
         )
     if not bool((weights > 0).any()):
         raise ValueError(
-            f"{_WEIGHTS} is 0 for all {count} nodes, so that none can be "
-            "drawn: give some node a weight above 0, or leave the weights out"
+            f"{_WEIGHTS} is 0 for all {count} nodes, so none can be "
+            "drawn: give at least one weight above 0, or leave the weights out"
         )
     return weights
 
@@ -189,25 +189,25 @@ def _version(weights: Tensor | None) -> int:
 
 
 class NegativeEnds:
-    """Ends that negatives are drawn for, cached: preparing their weights costs as much as many draws."""
+    """Cached ends for which negatives are drawn, because preparing weights costs as much as many draws."""
 
     def __init__(self, source: EdgeSource) -> None:
         self._source = source
         self._made: dict[EdgeType, DrawnEnd] = {}
 
     def __call__(self, edge_type: EdgeType, weights: Any) -> DrawnEnd:
-        """Return the end of an edge type, for these weights of its nodes, also as an array or a list."""
+        """Return the end of an edge type for the weights of its nodes: a tensor, an array or a list."""
         end = self._made.get(edge_type)
         if not (weights is None or isinstance(weights, Tensor)):
             read, known = tensor_of(_WEIGHTS, weights), None if end is None else end.weights
-            # Compared by value: arrays and lists do not count their changes, as tensors do.
+            # Compared by value, because arrays and lists have no version counter as tensors have.
             weights = known if known is not None and torch.equal(known, read) else read.clone()
         if end is None or not end.is_of(weights):
             end = self._made[edge_type] = DrawnEnd.of(self._source, edge_type, weights)
         return end
 
 
-EndOf = Callable[[EdgeType, Any], DrawnEnd]  # edge type that leads to the ends, weights -> ends
+EndOf = Callable[[EdgeType, Any], DrawnEnd]  # edge type into the ends, weights -> ends
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def drawn_ends(edge_type: EdgeType, negatives: NegativeSampling, end_of: EndOf) 
     drawn = end_of(edge_type, negatives.dst_weight)
     if negatives.is_triplet():
         return (drawn,)
-    # The type that leads to the sources need not exist in the graph: its name makes the draws differ.
+    # The type into the sources need not exist in the graph: its name makes the draws independent.
     return end_of((destination, f"rev_{relation}", source), negatives.src_weight), drawn
 
 
@@ -308,7 +308,7 @@ def _ascending(node_type: NodeType, ids: Tensor) -> tuple[Tensor, Tensor]:
     return nodes, places
 
 
-# torch_geometric's own output makes bidirectional edges, because it merges a type with its reverse.
+# torch_geometric's output makes bidirectional edges, because it merges a type with its reverse.
 _EDGES = {
     SubgraphType.directional: Edges.DIRECTIONAL,
     SubgraphType.bidirectional: Edges.DIRECTIONAL,
@@ -327,9 +327,9 @@ class Draws:
 
     @classmethod
     def from_torch(cls, generator: torch.Generator | None = None) -> Draws:
-        """Seed the draws from torch's generator: the only place where khop reads a global one.
+        """Seed the draws from torch's global generator, which khop only uses for this.
 
-        torch's own DataLoader makes the same draw at `iter()`, so a shuffled order also equals torch's.
+        torch's DataLoader makes the same draw at `iter()`, so a shuffled order also equals torch's.
         """
         return cls(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
 
@@ -340,12 +340,12 @@ class Draws:
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """Settings of a sampler, in torch_geometric's words."""
+    """Settings of a sampler, with torch_geometric's names."""
 
     num_neighbors: NumNeighbors
     replace: bool
     subgraph_type: SubgraphType
-    disjoint: bool  # every seed has a separate subgraph; always true with times
+    disjoint: bool  # a separate subgraph per seed; always true with times
     temporal_strategy: str
     time_window: tuple[int, int] | None
     time_attr: str | None
@@ -367,7 +367,7 @@ class SamplerSettings:
 
 @dataclass(frozen=True, eq=False)
 class KeyedSampler:
-    """A sampler with fixed settings, whose draws are an argument. Threads may share it."""
+    """A thread-safe sampler with fixed settings, which takes its draws as an argument."""
 
     settings: SamplerSettings
     edges: Directed
@@ -417,7 +417,7 @@ class KeyedSampler:
     def prepare_negatives(self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None) -> None:
         """Check the settings for links of a type, and prepare the draws of their negatives.
 
-        ValueError for unusable weights, and for a missing reverse type that is to be excluded.
+        Raises ValueError for invalid weights, and if the reverse type to exclude does not exist.
         """
         if self.settings.exclude is Exclude.EDGE_AND_REVERSE:
             checked_reverse(edge_type or EDGE, set(self.edges.data_types.values()))
@@ -446,7 +446,7 @@ class KeyedSampler:
         return self.edges.output(self.hops.sample(seeds, draws.key(Purpose.HOP), view=view))
 
     def _given(self, output: HeteroSamplerOutput) -> Output:
-        """Return an output as torch_geometric gives it: without types if the data has none."""
+        """Return an output in torch_geometric's form: without types if the data has none."""
         found = output if self.edges.source.is_typed else single(output)
         return (
             found.to_bidirectional() if self.settings.subgraph_type is SubgraphType.bidirectional else found
@@ -466,7 +466,7 @@ def _rule(settings: SamplerSettings) -> Rule:
         return inner
     strategy = _STRATEGIES[settings.temporal_strategy]
     if strategy is TemporalStrategy.LATEST and settings.weight_attr is None:
-        inner = Uniform()  # the last ones are taken, not drawn
+        inner = Uniform()  # the last ones are selected, not drawn
     return Temporal(settings.time_attr, strategy, settings.time_window, inner)
 
 

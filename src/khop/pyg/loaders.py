@@ -44,7 +44,7 @@ class Work:
 def epoch(
     loader: Any, sample: Callable[[Work], Sampled], join: Callable[[Sampled], Batch]
 ) -> Iterator[Batch]:
-    """Yield the batches of one epoch, in order; without workers each is made on request.
+    """Yield the batches of one epoch in order; without workers, each is made on request.
 
     With workers, `join` runs in the worker if the loader has `filter_per_worker`, else in the consumer. The
     draws are seeded from torch's generator now, not at the first batch.
@@ -59,7 +59,7 @@ def epoch(
 
 @dataclass(frozen=True)
 class _Stages:
-    """The stages of a batch: work done ahead, and work at the consumer."""
+    """The stages of a batch: in a worker, and in the consumer."""
 
     sample: Callable[[Work], Sampled]
     join: Callable[[Sampled], Batch]
@@ -106,7 +106,7 @@ class _Worker:
 
 
 def _pinned(loader: DataLoader[int], made: Any) -> Any:
-    """Move a batch to pinned memory if the loader asks for it and there is a GPU."""
+    """Move a batch to pinned memory if the loader has `pin_memory` and there is a GPU."""
     can_pin = loader.pin_memory and torch.cuda.is_available() and hasattr(made, "pin_memory")
     return made.pin_memory() if can_pin else made
 
@@ -121,7 +121,7 @@ class TypedSeeds:
     def of(cls, data: Any, nodes: Any, times: Any, sampler: BaseSampler) -> TypedSeeds | None:
         """Make seeds of ids or a mask per node type, None for all nodes; `times` are by type too.
 
-        Input nodes that are not by type give None.
+        Returns None for input nodes that are not a mapping by type.
         """
         if not isinstance(nodes, Mapping):
             return None
@@ -142,7 +142,7 @@ class TypedSeeds:
         return cls(by_type)
 
     def places(self) -> tuple[tuple[NodeType, Tensor], None]:
-        """Return as many input nodes as there are seeds, for a loader that only counts them."""
+        """Return dummy input nodes, one per seed, for a loader that only counts them."""
         count = sum(inputs.node.numel() for inputs in self.by_type.values())
         return (next(iter(self.by_type)), torch.zeros(count, dtype=torch.int64)), None
 
@@ -175,7 +175,7 @@ class _OnThreads:
     """The parts of both loaders that replace torch's `DataLoader`; comes before torch_geometric's class."""
 
     def check_worker_number_rationality(self) -> None:
-        """Do nothing: torch warns about more worker processes than cores, but here workers are threads."""
+        """Do nothing: torch warns about too many worker processes, but these workers are threads."""
 
     def __iter__(self: Any) -> Iterator[Any]:
         """The batches of an epoch, in order."""
@@ -268,7 +268,7 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
                 data, num_neighbors, *by, directed=directed, time_window=time_window
             )
         elif time_window is not None:
-            raise ValueError(f"time_window {time_window}: give it to the neighbor_sampler")
+            raise ValueError(f"time_window {time_window}: set it on the neighbor_sampler")
         self._typed = TypedSeeds.of(data, input_nodes, input_time, neighbor_sampler)
         if self._typed is None:
             input_nodes = checked_nodes(data, input_nodes, None if time_attr is None else input_time)
@@ -384,7 +384,7 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
             )
         elif exclude is not None or time_window is not None:
             raise ValueError(
-                f"exclude {exclude!r}, time_window {time_window}: give them to the neighbor_sampler"
+                f"exclude {exclude!r}, time_window {time_window}: set them on the neighbor_sampler"
             )
         check_links(data, edge_label_index, edge_label, None if time_attr is None else edge_label_time)
         super().__init__(
@@ -424,9 +424,9 @@ def _warn_of_ranks(loader: Any) -> None:
     if group.world_size > 1 and group.rank == 0 and not is_divided and not _warned:
         _warned.append(True)
         warnings.warn(
-            f"khop.pyg loaders do not divide their seeds: each of the {group.world_size} ranks uses all that "
-            "it is given, as in torch_geometric. Unless each rank is given its part, as by "
-            "train_idx.chunk(world_size)[rank], use khop.Loader, which divides them",
+            f"khop.pyg loaders do not divide their seeds: each of the {group.world_size} ranks uses all "
+            "seeds that it is given, as in torch_geometric. Give each rank its part, such as "
+            "train_idx.chunk(world_size)[rank], or use khop.Loader, which divides them",
             stacklevel=3,
         )
 
@@ -435,16 +435,16 @@ _warned: list[bool] = []  # in this process
 
 
 def _of_threads(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a DataLoader's settings without the start method of processes; warns that it has no effect."""
-    for name in ("batch_size", "num_workers", "prefetch_factor"):  # torch takes Python's integers alone
+    """Return a DataLoader's settings without the multiprocessing context, after a warning."""
+    for name in ("batch_size", "num_workers", "prefetch_factor"):  # torch only accepts Python integers
         number = whole(settings.get(name))
         if number is not None:
             settings[name] = number
     context = settings.pop("multiprocessing_context", None)
     if context is not None:
         warnings.warn(
-            f"multiprocessing_context {context!r}: has no effect, workers are threads of this process; "
-            "leave it out",
+            f"multiprocessing_context {context!r}: has no effect, because workers are threads of this "
+            "process; leave it out",
             stacklevel=3,
         )
     return settings

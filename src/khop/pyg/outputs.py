@@ -1,6 +1,6 @@
 """Conversion of khop's samples to torch_geometric's sampler outputs, and of their columns to batches.
 
-Only this module distinguishes `Data` from `HeteroData`: others see storages by type.
+Only this module distinguishes `Data` from `HeteroData`; others use storages by type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from khop.kernels.gather import gather
 from khop.kernels.memory import pooled
 from khop.schema import EdgeType, NodeType, Schema
 
-NODE = "node"  # the types of a graph without types
+NODE = "node"  # types that stand for those of a graph without types
 EDGE = (NODE, "to", NODE)
 DATA_KINDS = (Data, HeteroData)
 
@@ -31,7 +31,7 @@ Key = NodeType | EdgeType | None  # None: for a graph without types
 
 @dataclass(frozen=True, eq=False)
 class TypedData:
-    """The nodes and edges of a data object by type; a `Data` has the types NODE and EDGE."""
+    """The nodes and edges of a data object by type; a `Data` gets the types NODE and EDGE."""
 
     nodes: Mapping[NodeType, Any]  # storages, or the `Data` itself
     edges: Mapping[EdgeType, Any]
@@ -58,7 +58,7 @@ def storages(data: Any) -> Iterator[tuple[Key, BaseStorage]]:
 
 
 def owner_of(data: Any, owner: Key) -> Any:
-    """Return the object that holds the attributes of a type."""
+    """Return the object with the attributes of a type."""
     return data if owner is None else data[owner]
 
 
@@ -105,7 +105,7 @@ def original_ids(edge_ids: Tensor | None, permutation: Tensor | None) -> Tensor:
 
 
 def side_by_side(row: Tensor, col: Tensor) -> Tensor:
-    """Stack `row` and `col`, without a copy if they are the two halves of one tensor already."""
+    """Stack `row` and `col`, without a copy if they are the two halves of one tensor."""
     count = row.numel()
     adjacent = (
         row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
@@ -117,11 +117,10 @@ def side_by_side(row: Tensor, col: Tensor) -> Tensor:
 
 
 def with_row_per_seed(sample: Sample) -> Sample:
-    """Give every seed a row, duplicates included. Without duplicates the sample is returned unchanged.
+    """Give every seed a row, duplicates included. Without duplicates, the sample is returned unchanged.
 
-    A duplicate's row has the same in-edges as the first row of its node. Edges from this node to others start
-    at the first row. torch_geometric's samplers do the same, except that they draw separately for each
-    duplicate.
+    A duplicate's row has the same in-edges as the first row of its node, which is the source of the node's
+    out-edges. torch_geometric's samplers do the same, except that they draw separately for each duplicate.
     """
     subgraph = sample.subgraph
     assert subgraph is not None
@@ -205,7 +204,7 @@ class _Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """The attributes of a data object to slice, found once per epoch: earlier assignments to it count."""
+    """The attributes of a data object to slice, collected at the start of each epoch."""
 
     data: Batch
     counted: tuple[Key, ...]  # node types with a num_nodes attribute
@@ -215,7 +214,7 @@ class Columns:
 
     @classmethod
     def of(cls, data: Batch) -> Columns:
-        """Sort attributes into nodes and edges, as torch_geometric defines them; others are the graph's."""
+        """Classify attributes as node, edge or graph attributes, as torch_geometric does."""
         counted, of_nodes, connected, of_edges = [], [], [], []
         for owner, storage in storages(data):
             for name, value in storage.items():
@@ -230,7 +229,7 @@ class Columns:
         return cls(data, tuple(counted), tuple(of_nodes), tuple(connected), tuple(of_edges))
 
     def batch(self, output: Output, permutations: object) -> Batch:
-        """Return a copy of the data with the sampled rows, and n_id, e_id, batch and counts of the sample."""
+        """Return a copy of the data with the sampled rows, n_id, e_id, batch, and counts of the sample."""
         parts = _Parts.of(output, permutations)
         batch = copy.copy(self.data)
         for owner in self.counted:

@@ -54,7 +54,7 @@ class NeighborSampler(BaseSampler):
         >>> loader = khop.pyg.NeighborLoader(data, [10, 5], neighbor_sampler=sampler, batch_size=20)
     """
 
-    is_bidirectional: ClassVar[bool] = False  # hops go along edges and against them
+    is_bidirectional: ClassVar[bool] = False  # hops follow edges in both directions
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class NeighborSampler(BaseSampler):
         if self.is_bidirectional:
             if self.sample_direction is not Direction.FORWARD:
                 raise ValueError(
-                    f"sample_direction {self.sample_direction}: hops go in both directions; leave it out"
+                    f"sample_direction {self.sample_direction}: hops follow both directions; leave it out"
                 )
             self.sample_direction = Direction.BOTH
         self.exclude = None if exclude is None else checked_exclude(exclude)
@@ -103,7 +103,7 @@ class NeighborSampler(BaseSampler):
         self.replace = replace
         self._disjoint = disjoint
         self.temporal_strategy = temporal_strategy
-        self._keyed: KeyedSampler | None = None  # of the settings at the last call
+        self._keyed: KeyedSampler | None = None  # for the settings at the last call
         self.keyed()
 
     @property
@@ -206,7 +206,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
         share_memory: No effect: threads share memory.
         directed: Deprecated in favor of `subgraph_type`; False means "induced".
-        sample_direction: Leave it out: hops go in both directions.
+        sample_direction: Not supported, because hops follow both directions.
         time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
             seed to `after` later, with `after` 0 or less. Default: all that are not later.
         exclude: "edge" removes the seed links of a batch from its message graph, "edge+reverse" also their

@@ -50,7 +50,7 @@ class Stored:
 def stored(
     features: FeatureStore, graph: GraphStore, time_attr: str | None, weight_attr: str | None
 ) -> Stored:
-    """Fetch all but the features. For weights NotImplementedError, as in torch_geometric.
+    """Fetch all data except features. Raises NotImplementedError for weights, as torch_geometric does.
 
     Features are fetched per batch.
     """
@@ -122,7 +122,7 @@ _Columns = dict[NodeType | EdgeType, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes that a sampler draws by, and whether edges are already sorted."""
+    """The attributes that a sampler uses, and whether edges are already sorted."""
 
     time: str | None = None
     weight: str | None = None
@@ -140,7 +140,7 @@ class EdgeSource:
 
     @classmethod
     def of(cls, data: Any, attributes: Attributes = Attributes()) -> EdgeSource:
-        """Make a source; ValueError for data that torch_geometric's loaders do not take."""
+        """Make a source; ValueError for data that torch_geometric's loaders do not accept."""
         typed = TypedData.of(data)
         if typed is not None:
             return _of_storages(typed, attributes)
@@ -190,7 +190,7 @@ def _of_storages(data: TypedData, attributes: Attributes) -> EdgeSource:
 
 
 def _of_stores(given: Stored, attributes: Attributes) -> EdgeSource:
-    """Make a source of stores, with sorted edges. A graph without types gets one type of each kind."""
+    """Make a source from stores, with sorted edges. A graph without types gets a node and an edge type."""
     edge_types = {key: key or EDGE for key in given.edges}
     edges = {edge_types[key]: csc for key, csc in given.edges.items()}
     counts = {node_type or NODE: count for node_type, count in given.counts.items()}
@@ -245,7 +245,7 @@ def _times(
 def _csc(
     storage: Any, limits: tuple[int, int], times: Tensor | None, *, is_sorted: bool
 ) -> tuple[Csc, Tensor | None]:
-    """Return the edges of a storage by destination; within a row by time, else in their own order."""
+    """Return the edges of a storage by destination; within a row, by time or else in the input order."""
     edge_index = storage.edge_index if "edge_index" in storage else torch.empty(2, 0, dtype=torch.int64)
     sources, destinations = edge_index.as_subclass(Tensor).detach().cpu().contiguous()
     if is_sorted:
@@ -274,7 +274,7 @@ def _sorted_csc(sources: Tensor, destinations: Tensor, num_sources: int, num_des
     if falls.numel():
         at = int(falls[0]) + 1
         raise ValueError(
-            f"is_sorted, but edge {at} leads to node {int(destinations[at])} and the one before it to "
+            f"is_sorted is set, but the destination of edge {at} is {int(destinations[at])}, after "
             f"{int(destinations[at - 1])}: sort edges by destination, or leave is_sorted out"
         )
     counts = torch.bincount(destinations, minlength=num_destinations)
@@ -282,10 +282,10 @@ def _sorted_csc(sources: Tensor, destinations: Tensor, num_sources: int, num_des
 
 
 class Direction(StrEnum):
-    """The direction in which a hop follows edges, by the end at which it starts."""
+    """The direction in which hops follow edges."""
 
-    FORWARD = "forward"  # from the destination: messages reach the seeds
-    BACKWARD = "backward"  # from the source: messages come from the seeds
+    FORWARD = "forward"  # in-neighbors: messages flow to the seeds
+    BACKWARD = "backward"  # out-neighbors: messages flow from the seeds
     BOTH = "both"
 
     @classmethod
@@ -304,7 +304,7 @@ class Directed:
 
     @classmethod
     def of(cls, data: Any, attributes: Attributes, direction: Direction) -> Directed:
-        """Make the edges to sample; ValueError for data that torch_geometric's samplers do not take."""
+        """Make the edges to sample; ValueError for data that torch_geometric's samplers do not accept."""
         if direction is Direction.FORWARD:
             source = EdgeSource.of(data, attributes)
             return cls(source, {t: t for t in source.graph.schema.edge_types}, frozenset(), direction)
@@ -330,7 +330,7 @@ class Directed:
         return {self.data_types[t]: order for t, order in self.source.permutations.items()}
 
     def sampled_pairs(self, pairs: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
-        """Convert ends (2, pairs) by the data's types to ends by sampled types, in the direction of these."""
+        """Convert ends (2, pairs) by the data's types to ends by sampled types, in their direction."""
         return {
             sampled: pairs[t].flip(0) if sampled in self.turned else pairs[t]
             for sampled, t in self.data_types.items()
@@ -351,7 +351,7 @@ class Directed:
         return output
 
     def merged(self, sample: Sample) -> HeteroSamplerOutput:
-        """Merge a sample of both directions: every edge once, hop by hop, with the data's edge id."""
+        """Merge a sample of both directions: every edge once, by hop, with the data's edge id."""
         sample = with_row_per_seed(sample)
         assert sample.subgraph is not None
         per_hop = sample.subgraph.edges_per_hop
@@ -393,7 +393,7 @@ class _Drawn:
 
 
 def _once(drawn: list[_Drawn]) -> _Drawn:
-    """Order the edges of both directions by hop, forward ones first; keep a repeated edge of a tree once."""
+    """Order edges of both directions by hop, forward edges first, without duplicates within a tree."""
     nothing = torch.empty(0, dtype=torch.int64)
     if not drawn:
         return _Drawn(nothing.view(2, 0), nothing, nothing, None)
@@ -412,16 +412,14 @@ def _once(drawn: list[_Drawn]) -> _Drawn:
 
 
 def _turned(data: Any) -> Any:
-    """Return the same data with every edge reversed; edge types swap their ends."""
+    """Return the same data with all edges and edge types reversed."""
     turned = copy.copy(data)
     for owner, storage in storages(data):
         if "adj_t" in storage:
-            raise ValueError(
-                "adj_t: edges are sampled against their direction from edge_index; omit ToSparseTensor"
-            )
+            raise ValueError("adj_t: backward sampling needs edge_index; leave ToSparseTensor out")
         if isinstance(owner, tuple):
             del turned[owner]
-        else:  # counted before the edges turn: the count may be inferred from them
+        else:  # counted before the edges are reversed, because the count may be inferred from them
             owner_of(turned, owner).num_nodes = storage.num_nodes
     for owner, storage in storages(data):
         target = owner_of(turned, owner[::-1] if isinstance(owner, tuple) else owner)
@@ -431,7 +429,7 @@ def _turned(data: Any) -> Any:
 
 
 def _turned_stores(source: EdgeSource, attributes: Attributes) -> EdgeSource:
-    """Return the source of stores with every edge reversed; edge types swap their ends."""
+    """Return the source of stores with all edges and edge types reversed."""
     graph = source.graph
     edges: dict[EdgeType, Csc] = {}
     permutations: dict[EdgeType, Tensor | None] = {}
@@ -453,7 +451,7 @@ def _turned_stores(source: EdgeSource, attributes: Attributes) -> EdgeSource:
 
 
 def _joined(forward: EdgeSource, back: EdgeSource, renamed: Mapping[EdgeType, EdgeType]) -> EdgeSource:
-    """Join the edge types of both graphs into one graph. `renamed` gives the new names of `back`'s types."""
+    """Join the edge types of two graphs into one graph. `renamed` has the new names of `back`'s types."""
     graph, other = forward.graph, back.graph
     columns: dict[NodeType | EdgeType, Mapping[str, Tensor]] = dict(graph.columns)
     columns |= {renamed[t]: other.columns.get(t, {}) for t in renamed}

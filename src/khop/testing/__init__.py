@@ -2,7 +2,7 @@
 
 The modules `graph_store`, `graph_rules`, `feature_store`, `rule`, `sampler`, `group_sampler` and
 `batch_source` each have `PROMISES`, a tuple of test functions. A function takes the implementation, or a
-function that makes it. It raises `BrokenPromise`, which names the promise and the difference. With pytest:
+function that makes it, and raises `BrokenPromise` with the promise and the difference. With pytest:
 
     from khop.testing import feature_store
 

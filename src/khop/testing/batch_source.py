@@ -1,7 +1,7 @@
 """Contract suite of batch sources.
 
-A promise takes a function from khop's source over a small graph to the source under test, which must make the
-same batches.
+A promise takes a function that is called with khop's source over a small graph, and returns the source under
+test, which must make the same batches.
 
 Example:
     >>> from khop.testing import batch_source
@@ -94,7 +94,7 @@ def values(drawn: Drawn) -> list[object]:
 
 @promise
 def a_batch_is_the_sample_of_its_seeds_with_its_columns(make: Make) -> None:
-    """Make the batch that the sampler gives for the seeds and the key, with positions and all columns."""
+    """Make the sampler's batch for the seeds and the key, with positions and all columns."""
     source = make(local())
     source.prepare()
     for request in requests():
@@ -116,14 +116,14 @@ def a_stream_gives_the_same_batches_in_order(make: Make) -> None:
         found = [values(drawn) for drawn in source.stream(requests(), in_flight)]
         expect_equal(f"number of batches, {in_flight}", len(found), len(expected))
         wrong = [step for step, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other]
-        expect_equal(f"steps with another batch than make, {in_flight}", wrong, [])
+        expect_equal(f"steps whose batch differs from make, {in_flight}", wrong, [])
         some = [values(drawn) for drawn in source.stream(list(requests())[3:5], in_flight)]
-        expect(some == expected[3:5], f"batches of requests 3 and 4 alone are others, {in_flight}")
+        expect(some == expected[3:5], f"batches of requests 3 and 4 alone differ, {in_flight}")
 
 
 @promise
 def known_seeds_make_the_same_batch(make: Make) -> None:
-    """Make the same batch from seeds that are known as from seeds that are computed."""
+    """Make the same batch from given seeds as from computed seeds."""
     source, wanted = make(local()), request_of(ORDER, 2, 3)
     source.prepare()
     known = BatchRequest.of(ORDER.share(2, 3), wanted.key, 2, 3)
@@ -132,7 +132,7 @@ def known_seeds_make_the_same_batch(make: Make) -> None:
 
 @promise
 def a_stream_of_no_requests_ends(make: Make) -> None:
-    """Yield nothing for no requests."""
+    """Yield nothing without requests."""
     source = make(local())
     source.prepare()
     expect_equal("batches of no requests", list(source.stream([], InFlight())), [])
@@ -154,7 +154,7 @@ def seeds_are_computed_once_and_not_early(make: Make) -> None:
     source = make(local())
     source.prepare()
     stream = source.stream(asked, InFlight(2, 3))
-    expect_equal("steps whose seeds were computed before the first batch was asked for", computed, [])
+    expect_equal("steps whose seeds were computed before the first batch was requested", computed, [])
     for step, _ in enumerate(stream):
         ahead = len(computed) - step - 1
         expect(ahead <= 3, f"seeds were computed for {ahead} requests ahead of step {step}, prefetch is 3")
@@ -180,7 +180,7 @@ def seeds_of_several_batches_are_computed_at_once(make: Make) -> None:
         count = len(list(source.stream(asked, InFlight(2, 4))))
     except threading.BrokenBarrierError:
         count = 0
-    expect_equal("number of batches whose seeds were computed beside others", count, 4)
+    expect_equal("number of batches whose seeds were computed concurrently", count, 4)
 
 
 @promise
@@ -228,7 +228,7 @@ class FailsAt(SamplerBase):
 
 @promise
 def an_error_ends_the_stream_at_its_batch(make: Make) -> None:
-    """Raise the error of a batch in its place, and end the stream and its threads."""
+    """Raise the error of a batch at its position, and end the stream and its threads."""
     before = threading.active_count()
     asked = list(requests())
     source = make(local(FailsAt(GRAPH, asked[4].key.value)))
@@ -264,5 +264,5 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     closing_early_leaves_no_thread,
     an_error_ends_the_stream_at_its_batch,
 )
-# Of sources that make several batches at once.
+# For sources that make several batches concurrently.
 THREADED_PROMISES: tuple[Callable[[Make], None], ...] = (seeds_of_several_batches_are_computed_at_once,)

@@ -1,6 +1,6 @@
 """Contract suite of feature stores.
 
-A promise takes a function from columns, a mapping by type and name, to the store under test.
+A promise takes a function that makes the store under test from columns, a mapping by type and name.
 
 Example:
     >>> from khop.graph.features.table import FeatureTable
@@ -60,7 +60,7 @@ def expect_all_rows(what: str, store: FeatureStore, columns: Columns = SHOP) -> 
 
 @promise
 def rows_are_in_the_order_of_the_ids(make: Make) -> None:
-    """Gather rows in the order of the ids, of the requested columns, up to the limit of each."""
+    """Gather rows in the order of the ids, for the requested columns, up to the limit of each."""
     store = make(SHOP)
 
     @examples(data=st.data())
@@ -120,7 +120,7 @@ def rows_belong_to_the_caller(make: Make) -> None:
 
 @promise
 def ids_do_not_change(make: Make) -> None:
-    """Leave the ids as they are."""
+    """Leave the ids unchanged."""
     ids = int64(3, 0, 3)
     make(SHOP).gather({"user": Rows(ids, ("x", "age"))})
     expect_equal("ids after the gather", ids.tolist(), [3, 0, 3])
@@ -128,7 +128,7 @@ def ids_do_not_change(make: Make) -> None:
 
 @promise
 def threads_share_it(make: Make) -> None:
-    """Gather the same when several threads call it at once."""
+    """Gather the same rows when several threads call it concurrently."""
     store = make(SHOP)
     wanted: list[Wanted] = [
         {"user": Rows(int64(n % 4, 3), ("x",)), BUYS: Rows(int64(n % 6), ("price",))} for n in range(60)
@@ -199,7 +199,7 @@ def rows_are_on_the_output_device(make: Make) -> None:
 
 @promise
 def local_rows_are_a_range_of_the_rows(make: Make) -> None:
-    """State the local rows of every type as an ascending range; all rows, unless other ranks are asked."""
+    """State the local rows of every type as an ascending range; all rows, unless it is collective."""
     store = make(SHOP)
     expect_equal("type of is_collective", type(store.is_collective), bool)
     for type_, columns in SHOP.items():
@@ -215,7 +215,7 @@ def local_rows_are_a_range_of_the_rows(make: Make) -> None:
 
 @promise
 def numbers_of_threads_change_no_row(make: Make) -> None:
-    """Return by `with_threads` a store of the same rows."""
+    """Return a store of the same rows from `with_threads`."""
     store = make(SHOP)
     for threads in (1, 3):
         expect_all_rows(f"with_threads({threads})", store.with_threads(threads))
@@ -223,7 +223,7 @@ def numbers_of_threads_change_no_row(make: Make) -> None:
 
 @promise
 def a_cache_changes_no_row(make: Make) -> None:
-    """Return by `cached` a store of the same rows, or raise Unsupported."""
+    """Return a store of the same rows from `cached`, or raise Unsupported."""
     store = make(SHOP)
     columns = {"user": ("x", "age"), "item": ("x",)}
     visits = {"user": torch.tensor([2.0, 0.0, 1.0, 3.0]), "item": torch.tensor([1.0, 1.0, 0.0, 0.0, 5.0])}
@@ -237,7 +237,7 @@ def a_cache_changes_no_row(make: Make) -> None:
 
 @promise
 def whole_columns_are_those_of_the_store(make: Make) -> None:
-    """Return all columns by `whole_columns`, or raise Unsupported."""
+    """Return all columns from `whole_columns`, or raise Unsupported."""
     store = make(SHOP)
     columns = unless_unsupported(store.whole_columns)
     for type_, of_type in SHOP.items() if columns is not None else ():
@@ -248,7 +248,7 @@ def whole_columns_are_those_of_the_store(make: Make) -> None:
 
 @promise
 def added_columns_join_those_of_the_store(make: Make) -> None:
-    """Return by `with_columns` a store of old and added columns, or raise Unsupported unless it adds none."""
+    """Return a store with additional columns from `with_columns`, or raise Unsupported if any are added."""
     store, sells = make(SHOP), ("item", "sold-by", "user")
     expect_all_rows("with_columns of nothing", store.with_columns({}))
     added: Columns = {sells: {"w": torch.arange(3)}}
@@ -259,7 +259,7 @@ def added_columns_join_those_of_the_store(make: Make) -> None:
 
 @promise
 def chosen_rows_are_numbered_from_zero(make: Make) -> None:
-    """Return by `choosing` a store of some rows of some types, numbered from 0, and all rows of others."""
+    """Return a store from `choosing`: some rows of some types, numbered from 0, and all rows of others."""
     at = int64(1, 3)
     chosen = make(SHOP).choosing({"user": at})
     some: Columns = {**SHOP, "user": {name: column[at] for name, column in SHOP["user"].items()}}

@@ -26,7 +26,7 @@ Make = Callable[[PlainGraph], GraphStore]
 
 
 def all_rows(graph: GraphStore, edge_type: EdgeType) -> list[list[int]]:
-    """Return the sources of every row of an edge type, by a hop that takes all neighbors."""
+    """Return the sources of every row of an edge type, by a hop over all neighbors."""
     nodes = torch.arange(graph.num_nodes(edge_type[2]))
     drawn = graph.sample_hop({edge_type[2]: Frontier(nodes)}, Hop(1, {edge_type: -1}, UNIFORM), KEY)
     offsets, sources = drawn[edge_type].offsets.tolist(), drawn[edge_type].nodes.tolist()
@@ -55,13 +55,13 @@ def it_states_types_and_counts(make: Make) -> None:
 
 @promise
 def hops_are_drawn_alike_by_their_object(make: Make) -> None:
-    """Draw the same by the function of `for_hops` as by the store."""
+    """Draw the same neighbors with the function from `for_hops` as with the store."""
     graph, frontier = make(SHOP), shop_frontier(0, 3, 8)
     hop = Hop(2, {BUYS: 2, BOUGHT_BY: -1, LIKE: 3}, UNIFORM, edge_ids=True)
     expected = graph.sample_hop(frontier, hop, KEY)
     found = graph.for_hops([hop])(frontier, hop, KEY)
     for edge_type, of_type in expected.items():
-        expect(of_type.edges is not None, f"no edges of {edge_type}, where Hop.edge_ids asks for them")
+        expect(of_type.edges is not None, f"no edges of {edge_type}, although Hop.edge_ids is True")
         for name in ("offsets", "nodes", "edges"):
             one, other = getattr(found[edge_type], name), getattr(of_type, name)
             expect_equal(f"{name} of {edge_type}", one.tolist(), other.tolist())
@@ -69,7 +69,7 @@ def hops_are_drawn_alike_by_their_object(make: Make) -> None:
 
 @promise
 def original_ids_are_those_before_renumbering(make: Make) -> None:
-    """Return the original ids that key draws, int64 (nodes), or None where nodes were never renumbered."""
+    """Return the original ids that key draws, int64 (nodes), or None if nodes were not renumbered."""
 
     @examples(plain=plain_graphs())
     def check(plain: PlainGraph) -> None:
@@ -108,7 +108,7 @@ def results_are_on_the_frontiers_device(make: Make) -> None:
 
 @promise
 def preparing_changes_no_draw(make: Make) -> None:
-    """Take any needs in `prepare`, also twice, and draw the same afterwards."""
+    """Accept any needs in `prepare`, also twice, and draw the same neighbors afterwards."""
     graph, hop = make(SHOP), Hop(1, {LIKE: 3, BUYS: 2}, UNIFORM)
     before = [of_type.nodes.tolist() for of_type in graph.sample_hop(shop_frontier(1, 4), hop, KEY).values()]
     for _ in range(2):
@@ -120,7 +120,7 @@ def preparing_changes_no_draw(make: Make) -> None:
 
 @promise
 def in_degrees_are_the_lengths_of_rows(make: Make) -> None:
-    """Return the number of in-edges of each node by `in_degrees`, int64; or Unsupported."""
+    """Return the number of in-edges of each node from `in_degrees`, int64; or raise Unsupported."""
     graph, nodes = make(SHOP), int64([8, 0, 3, 0])
     for edge_type in SHOP.edges:
         some = nodes[nodes < SHOP.counts[edge_type[2]]]
@@ -134,8 +134,10 @@ def in_degrees_are_the_lengths_of_rows(make: Make) -> None:
 
 @promise
 def edge_values_are_those_of_the_column(make: Make) -> None:
-    """Return a column's numbers of edges by their positions in CSC order, in any order; or Unsupported."""
-    times = list(range(-5, len(SHOP.edges[LIKE]) - 5))  # ascending, so rows that are sorted by time stay
+    """Return the values of edges at any positions in CSC order; or raise Unsupported."""
+    times = list(
+        range(-5, len(SHOP.edges[LIKE]) - 5)
+    )  # ascending, so that rows sorted by time keep their order
     graph = make(replace(SHOP, columns={LIKE: {"time": list(map(float, times))}}))
     pairs = list(zip(SHOP.edges[LIKE], times, strict=True))
     in_order = [time for _, time in sorted(pairs, key=lambda each: each[0][1])]
@@ -151,7 +153,7 @@ def edge_values_are_those_of_the_column(make: Make) -> None:
 
 @promise
 def whole_edges_are_those_of_the_graph(make: Make) -> None:
-    """Return all edges by `local_csc` and `in_one_piece`, or raise Unsupported."""
+    """Return all edges from `local_csc` and `in_one_piece`, or raise Unsupported."""
     graph = make(SHOP)
     joined = unless_unsupported(lambda: graph.in_one_piece("the contract suite"))
     for edge_type in SHOP.edges:
@@ -169,7 +171,7 @@ def _expect_csc(what: str, csc: Csc, edge_type: EdgeType) -> None:
 
 @promise
 def some_edge_types_are_those_of_the_graph(make: Make) -> None:
-    """Return by `only` a graph with these edge types and the node types at their ends, or Unsupported."""
+    """Return a graph with some edge types and their node types from `only`, or raise Unsupported."""
     graph = make(SHOP)
     some = unless_unsupported(lambda: graph.only([LIKE]))
     if some is None:
@@ -183,10 +185,10 @@ def some_edge_types_are_those_of_the_graph(make: Make) -> None:
 
 @promise
 def kept_edges_are_those_that_were_named(make: Make) -> None:
-    """Return by `keeping` a graph with the named edges of a type and all edges of others, or Unsupported."""
+    """Return a graph with some edges of a type from `keeping`, or raise Unsupported."""
     graph = make(SHOP)
     if len(graph.partition_bounds("item")) > 2:
-        return  # positions count within partitions, which the suite does not know
+        return  # positions are relative to partitions, which the suite does not know
     kept = torch.arange(0, len(SHOP.edges[LIKE]), 3)
     some = unless_unsupported(lambda: graph.keeping({LIKE: (kept,)}))
     if some is None:
@@ -206,7 +208,7 @@ NEGATIVES = st.builds(UniformNegatives, st.integers(1, 4), exact=st.booleans()) 
 
 @promise
 def negatives_follow_the_specification(make: Make) -> None:
-    """Draw the negatives that docs/randomness.md specifies, by the positions of the links; or Unsupported."""
+    """Draw the negatives that docs/randomness.md specifies; or raise Unsupported."""
 
     @examples(plain=plain_graphs(), negatives=NEGATIVES, data=st.data())
     def check(plain: PlainGraph, negatives: DrawnNegatives, data: st.DataObject) -> None:

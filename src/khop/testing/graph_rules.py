@@ -1,6 +1,6 @@
 """Contract suite of graph stores that draw by weights and times.
 
-A promise takes a function from a small graph, given as lists of edges and columns, to the store under test.
+A promise takes a function that makes the store under test from a small graph of lists of edges and columns.
 
 Example:
     >>> from khop.testing import graph_rules
@@ -153,7 +153,7 @@ LIKES = len(SHOP.edges[LIKE])
 
 @promise
 def a_missing_column_is_named(make: Make) -> None:
-    """Raise ValueError that names the rule, the column that it needs and the columns that there are."""
+    """Raise ValueError that names the rule, the column that it needs and the existing columns."""
     graph = make(with_columns(weight=[1.0] * LIKES))
     frontier = {"item": Frontier(int64([0]))}
     limited = {"item": Frontier(int64([0]), int64([5]))}

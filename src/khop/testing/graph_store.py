@@ -1,6 +1,6 @@
 """Contract suite of graph stores: draws of one hop by uniform rules, and the other members.
 
-A promise takes a function from a small graph, given as lists of edges, to the store under test.
+A promise takes a function that makes the store under test from a small graph of lists of edges.
 `khop.testing.graph_rules` tests stores that draw by weights and times.
 
 Example:
@@ -93,7 +93,7 @@ def check_rows(edge_type: EdgeType, plain: PlainGraph, drawn: Neighbors, expecte
     edges, indices = [edge for row in expected for edge in row], plain.indices(edge_type)
     offsets = [0, *accumulate(map(len, expected))]
     expect_equal(f"offsets of {edge_type}", drawn.offsets.tolist(), offsets)
-    expect(drawn.edges is not None, f"edges of {edge_type} are None, and hop.edge_ids is True")
+    expect(drawn.edges is not None, f"edges of {edge_type} are None, although hop.edge_ids is True")
     assert drawn.edges is not None
     expect_equal(f"edges of {edge_type}", drawn.edges.tolist(), edges)
     expect_equal(f"nodes of {edge_type}", drawn.nodes.tolist(), [indices[edge] for edge in edges])
@@ -138,7 +138,7 @@ def a_node_without_edges_has_an_empty_row(make: Make) -> None:
 
 @promise
 def rows_keep_the_order_of_the_frontier(make: Make) -> None:
-    """Keep rows in the order of the frontier; a row depends on no other."""
+    """Keep rows in the order of the frontier; a row does not depend on others."""
     graph, hop = make(SHOP), Hop(2, {LIKE: 3}, UNIFORM)
     one, other = (
         rows_of(graph.sample_hop({"item": Frontier(int64(items))}, hop, KEY)[LIKE])
@@ -150,7 +150,7 @@ def rows_keep_the_order_of_the_frontier(make: Make) -> None:
 
 @promise
 def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
-    """Draw independently for other keys, hops and edge types, and the same for the same."""
+    """Draw independently for different keys, hops and edge types, and reproducibly for the same ones."""
     a, b = ("item", "a", "item"), ("item", "b", "item")
     edges = {edge_type: [(n, 0) for n in range(200)] for edge_type in (a, b)}
     graph, frontier = make(PlainGraph({"item": 200}, edges)), {"item": Frontier(int64([0]))}
@@ -172,7 +172,7 @@ def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
 
 @promise
 def threads_share_it(make: Make) -> None:
-    """Draw the same when several threads call `sample_hop` at once."""
+    """Draw the same neighbors when several threads call `sample_hop` concurrently."""
     graph, hop = make(SHOP), Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, UNIFORM)
     items = [[start, (start * 5) % 9, 7] for start in range(9)] * 8
     alone = [graph.sample_hop(shop_frontier(*some), hop, KEY) for some in items]
@@ -183,7 +183,7 @@ def threads_share_it(make: Make) -> None:
 
 @promise
 def numbers_of_threads_change_no_draw(make: Make) -> None:
-    """Draw the same for any `hop.threads`, of frontiers that are large enough to be shared."""
+    """Draw the same neighbors for any `hop.threads`, with frontiers that threads divide."""
     graph = make(SHOP)
     places = torch.arange(900)  # in khop's kernels a thread has 256 rows or more
     frontier = {"item": Frontier(places % 9), "user": Frontier(places % 6)}
@@ -199,9 +199,9 @@ def edge_ids_come_on_request(make: Make) -> None:
     """Give edge ids, int64 positions in CSC order, only if `hop.edge_ids` is set."""
     graph, frontier = make(SHOP), shop_frontier(3, 6)
     without = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, UNIFORM), KEY)[LIKE]
-    expect(without.edges is None, "edges are given, and hop.edge_ids is False")
+    expect(without.edges is None, "edges are returned, although hop.edge_ids is False")
     drawn = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, UNIFORM, edge_ids=True), KEY)[LIKE]
-    expect(drawn.edges is not None, "edges are None, and hop.edge_ids is True")
+    expect(drawn.edges is not None, "edges are None, although hop.edge_ids is True")
     assert drawn.edges is not None
     expect_equal("dtype of edges", drawn.edges.dtype, torch.int64)
     indices = SHOP.indices(LIKE)
@@ -210,7 +210,7 @@ def edge_ids_come_on_request(make: Make) -> None:
 
 @promise
 def the_frontier_does_not_change(make: Make) -> None:
-    """Leave the tensors of the frontier as they are."""
+    """Leave the tensors of the frontier unchanged."""
     nodes = int64([4, 4, 1])
     make(SHOP).sample_hop({"item": Frontier(nodes)}, Hop(1, {LIKE: 2, BUYS: 2}, UNIFORM), KEY)
     expect_equal("nodes of the frontier after the hop", nodes.tolist(), [4, 4, 1])
@@ -233,7 +233,7 @@ def a_missing_node_is_named(make: Make) -> None:
 
 @promise
 def a_missing_type_is_named(make: Make) -> None:
-    """Raise ValueError that names a type that the graph does not have, and the types that it has."""
+    """Raise ValueError that names an unknown type and the existing types."""
     graph = make(SHOP)
     unknown = ("user", "sells", "item")
     hop = Hop(1, {unknown: 2}, UNIFORM)

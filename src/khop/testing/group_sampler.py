@@ -1,7 +1,7 @@
 """Contract suite of samplers that divide the seeds of an epoch into groups, such as `khop.ShadowSampler`.
 
-A promise takes a function from a graph store to the sampler under test. A sampler without groups must raise
-`khop.errors.Unsupported`.
+A promise takes a function that makes the sampler under test from a graph store. A sampler without groups must
+raise `khop.errors.Unsupported`.
 
 Example:
     >>> from khop.testing import group_sampler
@@ -35,7 +35,7 @@ STEP = 3  # groups per step
 
 @promise
 def groups_are_dealt_once_per_epoch(make: Make) -> None:
-    """Give by `groups` an epoch that has each element and each group once; Unsupported without groups."""
+    """Return an epoch with each element and each group once from `groups`; Unsupported without groups."""
     graph = ring(40, 3).in_memory()
     sampler, nodes = make(graph), {"node": int64([31, 4, 17, 5, 28, 9])}
     if "groups" not in sampler.seed_kinds:
@@ -54,7 +54,7 @@ def groups_are_dealt_once_per_epoch(make: Make) -> None:
     expect_equal("elements of an epoch", sorted(elements), list(range(found.count)))
     expect_equal("groups of an epoch", positions, list(range(found.num_groups)))
     one, other = (_seeds_of_epoch(sampler, found, key) for key in (KEY, KEY.plus(1)))
-    if one == other:  # groups do not depend on the key, as those of clusters
+    if one == other:  # groups do not depend on the key, for example clusters
         expect_equal("seeds of an epoch", dict(one), dict.fromkeys(targets, 1))
 
 
@@ -63,7 +63,7 @@ def _expect_unsupported(sampler: Sampler, nodes: Mapping[NodeType, Tensor]) -> N
     try:
         sampler.groups(nodes)
     except Unsupported as error:
-        expect(bool(str(error)), "Unsupported was raised without a text that names the remedy")
+        expect(bool(str(error)), "Unsupported was raised without a message with the remedy")
         return
     kinds = sorted(sampler.seed_kinds)
     raise AssertionError(f"groups of a sampler of {kinds}: no error was raised, must be Unsupported")
@@ -89,7 +89,7 @@ def _seeds_of_epoch(sampler: Sampler, found: GroupSeeds, key: DrawKey) -> Counts
 
 
 def _checked_seeds(sampler: Sampler, seeds: Seeds, key: DrawKey) -> Counts:
-    """Return how often each node is a seed in a sample of groups: targets alone, once per group."""
+    """Return how often each node is a seed in a sample of groups: only targets, once per group."""
     sample, share = sampler.sample(seeds, key), group_share(seeds)
     expect_equal("num_groups of a sample", sample.num_groups, share.count)
     total = None if sample.loss_weights is None else sample.loss_weights.total
@@ -98,7 +98,7 @@ def _checked_seeds(sampler: Sampler, seeds: Seeds, key: DrawKey) -> Counts:
     for node_type, rows in sample.seed_index.items():
         ids = sample.nodes[node_type][rows].tolist()
         strange = sorted(set(ids) - set(share.targets.get(node_type, rows[:0]).tolist()))
-        expect_equal(f"seeds of {node_type!r} that are no targets", strange, [])
+        expect_equal(f"seeds of {node_type!r} that are not targets", strange, [])
         found.update((node_type, node) for node in ids)
     most = max(found.values(), default=0)
     expect(

@@ -21,7 +21,7 @@ class BrokenPromise(AssertionError):
 
 
 class _Naming:
-    """A block whose errors name a promise."""
+    """A context whose errors name a promise."""
 
     def __init__(self, sentence: str) -> None:
         self._sentence = sentence
@@ -72,7 +72,7 @@ def examples(
 
 
 def expect(is_so: bool, difference: str) -> None:
-    """Raise AssertionError that states the difference unless a condition holds."""
+    """Raise AssertionError with the difference unless a condition is true."""
     if not is_so:
         raise AssertionError(difference)
 
@@ -84,7 +84,7 @@ def expect_equal(what: str, found: object, expected: object) -> None:
 
 
 def expect_refusal(call: Callable[[], object], what: str, *named: str) -> None:
-    """Raise AssertionError unless `call` raises a ValueError with all words of `named`."""
+    """Raise AssertionError unless `call` raises a ValueError that contains all strings in `named`."""
     try:
         call()
     except ValueError as error:
@@ -97,10 +97,10 @@ def expect_refusal(call: Callable[[], object], what: str, *named: str) -> None:
 
 
 def unless_unsupported(call: Callable[[], Value]) -> Value | None:
-    """Return the result of a call; None if the implementation raises Unsupported, and says something."""
+    """Return the result of a call; None if it raises Unsupported with a message."""
     try:
         return call()
     except Unsupported as error:
         text = str(error)
-    expect(bool(text), "Unsupported was raised without a text that names the remedy")
+    expect(bool(text), "Unsupported was raised without a message with the remedy")
     return None

@@ -1,4 +1,4 @@
-"""The draws of docs/randomness.md in plain Python integers, one at a time."""
+"""Reference implementation of the draws of docs/randomness.md in plain Python integers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Row:
         return ((self.word(2 * number) | self.word(2 * number + 1) << 32) * bound) >> 64
 
     def weighted_picks(self, fanout: int, replacement: bool, weights: Sequence[int]) -> list[int]:
-        """Return positions within the row by whole weights, in draw order."""
+        """Return positions within the row by integer weights, in draw order."""
         if fanout == -1 or (not replacement and self.degree <= fanout):
             return [at for at, weight in enumerate(weights) if weight > 0]
         if sum(weights) == 0:
@@ -128,7 +128,7 @@ def labor_keys(
 
 
 def smallest_picks(keys: Sequence[int], ids: Sequence[int], fanout: int) -> list[int]:
-    """Return positions of the smallest keys within a row, in row order; equal ones by id and position."""
+    """Return positions of the smallest keys within a row, in row order; ties by id and position."""
     if fanout == -1 or len(keys) <= fanout:
         return list(range(len(keys)))
     return sorted(sorted(range(len(keys)), key=lambda at: (keys[at], ids[at], at))[:fanout])
@@ -156,12 +156,12 @@ def sample_hop(
 
 
 def covering(weights: Sequence[int], height: int) -> int:
-    """Return the first position at which the running sum of weights exceeds `height`."""
+    """Return the first position at which the prefix sum of weights exceeds `height`."""
     return next(at for at, total in enumerate(accumulate(weights)) if total > height)
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:
-    """Return a row's weights as whole numbers, by exact fractions."""
+    """Return a row's weights as integers, by exact fractions."""
     exact = [Fraction(weight) for weight in weights]
     scale = Fraction(1)
     if (largest := max(exact, default=Fraction(0))) > 0:

@@ -1,7 +1,7 @@
 """Contract suite of rules: draws of one hop over small graphs, and the mean of many draws.
 
-A promise takes the rule. The edges of the suite's graphs have the columns "weight" and "time": a rule that
-reads a column must be made with one of these names.
+A promise takes the rule. The edges of the suite's graphs have the columns "weight" and "time", which the rule
+may read.
 
 Example:
     >>> from khop.testing import rule
@@ -63,7 +63,7 @@ class Question:
 
 @st.composite
 def questions(draw: st.DrawFn, rule: Rule) -> Question:
-    """Draw frontiers with the fields that the rule reads, and fanouts of all kinds."""
+    """Generate frontiers with the fields that the rule reads, and fanouts of all kinds."""
     plain = draw(plain_graphs_with_columns())
     frontier = {}
     for node_type, count in plain.counts.items():
@@ -129,7 +129,7 @@ def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
         counts += torch.bincount(
             graph.sample_hop(frontier, hop, DrawKey(number))[BUYS].nodes, minlength=edges
         )
-    # The keys are fixed, so the numbers are too. 60 is five standard deviations of a fair draw.
+    # The keys are fixed, so the test is deterministic. 60 is five standard deviations of a fair draw.
     even = draws * fanout // edges
     is_even = bool(((counts - even).abs() <= 60).all())
     expect(is_even, f"edges of a row are drawn {counts.tolist()} times, must be near {even} each")
@@ -137,7 +137,7 @@ def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
 
 @promise
 def draws_average_to_exact_weights(rule: Rule) -> None:
-    """Give in the mean over 2,000 draws the weights of all neighbors, unless `exact_weights` raises an error.
+    """Weigh neighbors in the mean over 2,000 draws by `exact_weights`, unless that raises an error.
 
     Within `Temporal` the inner rule's `exact_weights` decide.
     """
@@ -146,7 +146,7 @@ def draws_average_to_exact_weights(rule: Rule) -> None:
         return
     exact = _weights(graph, rule, -1, DrawKey(0))[0]
     drawn = torch.cat([_weights(graph, rule, FANOUT, DrawKey(key)) for key in range(KEYS)])
-    # The keys are fixed, so the numbers are too. Five standard errors, and what float32 rounds.
+    # The keys are fixed, so the test is deterministic. Five standard errors, and the rounding of float32.
     most = 5 * drawn.std(0) / drawn.shape[0] ** 0.5 + 1e-5
     mean = drawn.mean(0)
     is_near = bool(((mean - exact).abs() <= most).all())
@@ -154,9 +154,9 @@ def draws_average_to_exact_weights(rule: Rule) -> None:
 
 
 def _equal_rows() -> PlainGraph:
-    """Return rows of six edges with the same weights and times, each with sources of its own.
+    """Return rows of six edges with the same weights and times, each with separate sources.
 
-    The last two edges that a time limit of `ALLOWED` leaves have one source.
+    The last two edges within a time limit of `ALLOWED` have the same source.
     """
     places = [0, 1, 2, 3, 3, 4]
     edges = [(5 * item + place, item) for item in range(ROWS) for place in places]
@@ -200,7 +200,7 @@ class WatchedFrontier(Frontier):
     read: set[str] = field(default_factory=set)
 
     def __getattribute__(self, name: str) -> object:
-        """Note the name if it is a field other than the nodes."""
+        """Record the name if it is a field other than the nodes."""
         if name in ("until", "tree"):
             super().__getattribute__("read").add(name)
         return super().__getattribute__(name)
@@ -215,7 +215,7 @@ class WatchedArrays(Arrays):
         self.read: set[RuleNeed[Any]] = set()
 
     def __getitem__(self, need: RuleNeed[Made]) -> Made | None:
-        """Return an array, and note its need."""
+        """Return an array, and record its need."""
         self.read.add(need)
         return self.inner[need]
 
@@ -263,7 +263,7 @@ def drawn_edges_belong_to_their_rows(rule: Rule) -> None:
 
 @promise
 def a_row_depends_on_no_other(rule: Rule) -> None:
-    """Draw the same for a row whatever other rows are in the frontier."""
+    """Draw the same neighbors for a row whatever other rows are in the frontier."""
 
     @examples(question=questions(rule), data=st.data())
     def check(question: Question, data: st.DataObject) -> None:
@@ -288,7 +288,7 @@ def a_row_depends_on_no_other(rule: Rule) -> None:
 
 @promise
 def threads_change_no_draw(rule: Rule) -> None:
-    """Draw the same with any number of threads, for frontiers that are large enough to be shared."""
+    """Draw the same neighbors with any number of threads, for frontiers that threads divide."""
 
     @examples(FEW, question=questions(rule))
     def check(question: Question) -> None:
@@ -341,7 +341,7 @@ def _old_ids(plain: PlainGraph, graph: LocalPartitionGraph, node_type: NodeType)
 
 @promise
 def a_kernel_draws_as_the_reference(rule: Rule) -> None:
-    """Draw by the kernel of `plan` the bits of `reference`."""
+    """Draw the same bits with the kernel of `plan` as with `reference`."""
 
     @examples(question=questions(rule))
     def check(question: Question) -> None:
@@ -364,7 +364,7 @@ def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
         arrays = WatchedArrays(_arrays(question.plain))
         requests = _requests(rule, question, arrays)
         needed = {need for t in requests for need in rule.needs(t)}
-        expect(arrays.read <= needed, f"plan reads {arrays.read - needed}, which needs does not name")
+        expect(arrays.read <= needed, f"plan reads {arrays.read - needed}, which are not in needs")
         for edge_type in requests:
             for need in rule.needs(edge_type):
                 expect_equal("edge type of a need", need.edge_type, edge_type)
@@ -413,8 +413,8 @@ def frontier_fields_are_those_that_it_reads(rule: Rule) -> None:
 
     check()
     named = FrontierField.UNTIL in fields
-    expect(not named or True in is_read, "frontier_fields has the time limits, and no plan reads them")
-    expect(named or True not in is_read, "plan reads time limits, which frontier_fields does not name")
+    expect(not named or True in is_read, "frontier_fields has the time limits, but no plan reads them")
+    expect(named or True not in is_read, "plan reads time limits, which are not in frontier_fields")
 
 
 @promise
@@ -446,7 +446,7 @@ def messages_between_ranks_carry_a_draw(rule: Rule) -> None:
 
 @promise
 def all_neighbors_have_their_exact_weights(rule: Rule) -> None:
-    """Weigh the neighbors of draws with fanout -1 by `exact_weights`; or raise an error that says why."""
+    """Weigh the neighbors of draws with fanout -1 by `exact_weights`; or raise an error with the reason."""
 
     @examples(plain=plain_graphs_with_columns())
     def check(plain: PlainGraph) -> None:
@@ -531,7 +531,7 @@ def shares_add_up_to_one(rule: Rule) -> None:
             if not rule.has_shares(question.fanouts[edge_type]):
                 continue
             for _, edges, weights in rows_of(found):
-                expect(weights is not None, f"edges {edges} have shares, and no weights")
+                expect(weights is not None, f"edges {edges} have shares, but no weights")
                 is_mean = not edges or abs(sum(weights or []) - 1) < 1e-5
                 expect(is_mean, f"shares of edges {edges} are {weights}, must add up to 1")
 
@@ -559,7 +559,7 @@ PROMISES: tuple[Callable[[Rule], None], ...] = (
 
 
 def _exact_weights(rule: Rule, edge_type: EdgeType, arrays: RuleArrays) -> Tensor | None:
-    """Return None if the rule has none, or says that it has none."""
+    """Return the exact weights; None if the rule has none or raises an error."""
     try:
         return rule.exact_weights(edge_type, arrays)
     except ValueError as error:

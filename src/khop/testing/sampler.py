@@ -1,6 +1,6 @@
 """Contract suite of samplers of seed nodes.
 
-A promise takes a function from a graph store to the sampler under test.
+A promise takes a function that makes the sampler under test from a graph store.
 
 Example:
     >>> from khop.testing import sampler
@@ -55,7 +55,7 @@ def ring_seeds(*nodes: int) -> Seeds:
 
 @promise
 def samples_are_functions_of_seeds_and_key(make: Make) -> None:
-    """Give the same sample for the same seeds and key, again and by another sampler of the same settings."""
+    """Return the same sample for the same seeds and key, also from another sampler with equal settings."""
     graph = ring(300, 20).in_memory()
     sampler, seeds = make(graph), ring_seeds(3, 150, 200)
     first = values_of(sampler.sample(seeds, KEY))
@@ -67,7 +67,7 @@ def samples_are_functions_of_seeds_and_key(make: Make) -> None:
 
 @promise
 def threads_share_it(make: Make) -> None:
-    """Give the same samples when several threads ask at once."""
+    """Return the same samples when several threads call it concurrently."""
     sampler = make(ring(500, 6).in_memory())
     asked = [ring_seeds(*range(start, start + 20)) for start in range(0, 400, 20)] * 5
     expected = [values_of(sampler.sample(of_batch, KEY)) for of_batch in asked]
@@ -78,7 +78,7 @@ def threads_share_it(make: Make) -> None:
 
 @promise
 def numbers_of_threads_change_no_sample(make: Make) -> None:
-    """Return by `with_threads` a sampler of the same samples."""
+    """Return a sampler with the same samples from `with_threads`."""
     # Several threads share a frontier of 512 nodes or more in khop's kernels.
     sampler, seeds = make(ring(900, 5).in_memory()), ring_seeds(*range(0, 800), 5)
     expected = values_of(sampler.sample(seeds, KEY))
@@ -115,7 +115,7 @@ def every_seed_has_its_row(make: Make) -> None:
 
 @promise
 def blocks_lead_from_all_nodes_to_the_seeds(make: Make) -> None:
-    """Give blocks that follow one another: the first from all nodes, the last with rows for the seeds."""
+    """Return consecutive blocks: the first from all nodes, the last with rows for the seeds."""
 
     @examples(plain=plain_graphs(), data=st.data())
     def check(plain: PlainGraph, data: st.DataObject) -> None:
@@ -161,7 +161,7 @@ def _check_adjacency(edge_type: EdgeType, adjacency: Adjacency, block: Block) ->
 
 @promise
 def edges_are_edges_of_the_graph(make: Make) -> None:
-    """Give edges of the graph; edge ids, where there are any, are their positions in CSC order."""
+    """Return edges of the graph; edge ids, if any, are their positions in CSC order."""
 
     @examples(plain=plain_graphs(), data=st.data())
     def check(plain: PlainGraph, data: st.DataObject) -> None:
@@ -203,7 +203,7 @@ def _check_edges(
 
 @promise
 def loss_weights_do_not_depend_on_the_rank(make: Make) -> None:
-    """Give each seed one loss weight, whatever seeds the rank has, and the same total on every rank."""
+    """Return one loss weight per seed, for any distribution of seeds, and the same total on every rank."""
     sampler = make(ring(40, 3).in_memory())
     nodes = torch.tensor([7, 3, 30, 7, 12])
     whole = _loss_weights(sampler, nodes, slice(0, 5))
@@ -250,7 +250,7 @@ class _Failing(GraphStoreBase):
 
 @promise
 def a_failed_sample_changes_no_later_one(make: Make) -> None:
-    """Give the same sample after one whose hop failed with an error of the store."""
+    """Return the same sample after a hop that failed with an error of the store."""
     graph = ring(60, 20).in_memory()
     counting = _Failing(graph, 0)
     expected = values_of(make(counting).sample(ring_seeds(5), KEY))
@@ -268,14 +268,14 @@ def a_failed_sample_changes_no_later_one(make: Make) -> None:
 
 @promise
 def no_seeds_give_a_sample(make: Make) -> None:
-    """Give a sample for no seeds: a rank may have none in a step."""
+    """Return a sample for no seeds, because a rank may have none in a step."""
     sample = make(ring(10, 2).in_memory()).sample(ring_seeds(), KEY)
     expect_equal("seed_index", sample.seed_index["node"].tolist(), [])
 
 
 @promise
 def wrong_seeds_are_named(make: Make) -> None:
-    """Raise ValueError that names a seed that is no node, and its type."""
+    """Raise ValueError that names a seed that is not a node, and its type."""
     sampler = make(ring(10, 2).in_memory())
     wrong: dict[tuple[str, ...], dict[str, Tensor]] = {
         ("10", "'node'"): {"node": torch.tensor([3, 10])},
@@ -290,7 +290,7 @@ def wrong_seeds_are_named(make: Make) -> None:
 
 @promise
 def it_states_what_it_takes(make: Make) -> None:
-    """State the graph, the kinds of seeds, needs that the graph can prepare, and its settings or a remedy."""
+    """State the graph, the kinds of seeds, supported needs, and settings or a remedy."""
     graph = SHOP.in_memory()
     sampler = make(graph)
     expect(sampler.graph is graph, f"graph is {sampler.graph}, must be the store that it was made with")
@@ -307,7 +307,7 @@ def it_states_what_it_takes(make: Make) -> None:
 
 @promise
 def visits_are_probabilities_of_nodes(make: Make) -> None:
-    """Return by `visits` probabilities, float64 (nodes), above 0 for nodes of samples; or None."""
+    """Return probabilities from `visits`, float64 (nodes), above 0 for nodes of samples; or None."""
     plain = replace(SHOP, columns={})
     sampler, seeds = make(plain.in_memory()), {"item": torch.arange(4)}
     visits = sampler.visits(seeds, 2)
@@ -334,7 +334,7 @@ def visits_are_probabilities_of_nodes(make: Make) -> None:
 
 @promise
 def evaluation_uses_a_sampler_or_the_default(make: Make) -> None:
-    """Return by `for_evaluation` a sampler with the fanouts or None; `exact_fanouts` has one per layer."""
+    """Return a sampler or None from `for_evaluation`; `exact_fanouts` has one fanout per layer."""
     graph = SHOP.in_memory()
     sampler = make(graph)
     wide = ring(60, 20).in_memory()
@@ -370,13 +370,14 @@ def _check_evaluation(evaluation: Sampler, graph: GraphStore, edge_ids: bool) ->
         for edge_type, adjacency in block.adjacencies.items():
             has_ids = adjacency.edge_ids is not None
             expect(
-                has_ids or not edge_ids, f"no edge ids of {edge_type}, and for_evaluation was to give them"
+                has_ids or not edge_ids,
+                f"no edge ids of {edge_type}, although edge_ids is True",
             )
 
 
 @promise
 def draws_depend_on_the_key(make: Make) -> None:
-    """Give another sample for another key."""
+    """Return another sample for another key."""
     sampler, seeds = make(ring(300, 40).in_memory()), ring_seeds(3, 200)
     first = values_of(sampler.sample(seeds, KEY))
     expect(values_of(sampler.sample(seeds, KEY.plus(1))) != first, "another key gives the same sample")
@@ -398,4 +399,4 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     evaluation_uses_a_sampler_or_the_default,
     *group_sampler.PROMISES,
 )
-RANDOM_PROMISES: tuple[Callable[[Make], None], ...] = (draws_depend_on_the_key,)  # of samplers that draw
+RANDOM_PROMISES: tuple[Callable[[Make], None], ...] = (draws_depend_on_the_key,)  # for samplers that draw

@@ -1,7 +1,7 @@
 """Checkpoints: model, optimizer and training state in one folder, written atomically.
 
-model.safetensors and optimizer.safetensors hold the tensors; state.json holds the rest. Reading a checkpoint
-never executes code from it.
+Tensors are in model.safetensors and optimizer.safetensors, everything else in state.json. Reading a
+checkpoint never executes code from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from khop.training.replace_folder import (
 )
 from khop.training.run_log import Record
 
-_WAYS_TO_COMPUTE = ("fused", "foreach")  # settings of torch's optimizers for this device, not of the run
+_WAYS_TO_COMPUTE = (
+    "fused",
+    "foreach",
+)  # options of torch's optimizers that depend on the device, not on the run
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Checkpoint:
 class StateCopy:
     """Content of a checkpoint to be written, copied so that training can continue at the same time.
 
-    A model of `torch.compile`, whole or in parts, has the names of the model that was compiled.
+    A model compiled by `torch.compile`, as a whole or in parts, has the names of the original model.
     """
 
     model: Mapping[str, Tensor]
@@ -82,10 +85,10 @@ class StateCopy:
         return cls(state, _detached(tensors), groups, training, tuple(records))
 
     def write(self, folder: Path, keep: int = 1, place: int = 0) -> None:
-        """Write the snapshot to `folder` atomically; OSError if the disk does not accept it.
+        """Write the snapshot to `folder` atomically; OSError if the write fails.
 
-        The `keep` - 1 previous checkpoints are kept next to it, as folder-1, folder-2, ... With a place above
-        0, the snapshot itself is folder-place, and only the ones from there on move.
+        The `keep` - 1 previous checkpoints are kept as folder-1, folder-2, ... With a place above 0, the
+        snapshot itself is folder-place, and only the folders from there on are renamed.
         """
         tensors = {MODEL: save(dict(self.model)), OPTIMIZER: save(dict(self.optimizer))}
         state = {"training": self.training, "groups": self.groups, "records": self.records}
@@ -111,7 +114,7 @@ def load_checkpoint(folder: Path, notice: Callable[[str], None] | None = None) -
     Returns:
         Tensors and state of the checkpoint.
     Raises:
-        ValueError: No checkpoint is intact; the text names the file that is missing, damaged or written
+        ValueError: No checkpoint is intact; the message names the file that is missing, damaged or written
             by a newer khop.
     Example:
         >>> try:
@@ -124,7 +127,7 @@ def load_checkpoint(folder: Path, notice: Callable[[str], None] | None = None) -
 
 
 def shared_checkpoint(folder: Path, group: Group, notice: Callable[[str], None]) -> Checkpoint:
-    """Read a checkpoint on rank 0 and broadcast it, so that all ranks have the same one. Collective.
+    """Read a checkpoint on rank 0 and broadcast it to all ranks. Collective.
 
     Works as `load_checkpoint`. Only rank 0 needs access to the folder, and only rank 0 calls `notice`.
     """
@@ -164,14 +167,14 @@ def _warn(sentence: str) -> None:
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Load a checkpoint's tensors into a model.
 
-    Rows of edge types are loaded by name: the graph of the model may have its types in another order.
-    Either model may be compiled by `torch.compile`, and the other one not.
+    Rows of edge types are loaded by name, because the graph may have its types in another order. The model
+    may be compiled by `torch.compile` even if the saved model was not, and vice versa.
 
     Args:
         model: Model with the settings of training.
         checkpoint: Result of `khop.load_checkpoint`.
     Raises:
-        ValueError: Tensors are missing, unexpected or of another shape; the text names them.
+        ValueError: Tensors are missing, unexpected or have another shape; the message names them.
     Example:
         >>> def trained(graph, folder):
         ...     model = khop.models.SAGE.for_graph(graph, hidden=256)
@@ -191,7 +194,7 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
 def restore_optimizer(
     model: nn.Module, optimizer: ModelOptimizer | torch.optim.Optimizer, checkpoint: Checkpoint
 ) -> None:
-    """Load moments and settings into the optimizer of a restored model; the checks are as strict."""
+    """Load moments and settings into the optimizer of a restored model, with the same checks."""
     names, sharded = _names(model), _sharded(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     saved = [sorted(group["params"]) for group in checkpoint.groups]
@@ -213,7 +216,7 @@ def restore_optimizer(
             )
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
         held = in_order(held, rows[name]) if name in rows else held
-        # SparseAdam counts its steps in a Python number and computes with it in double precision.
+        # SparseAdam counts its steps in a Python number and uses it in double precision.
         is_count = held.dim() == 0 and held.dtype == torch.int64
         state.setdefault(numbers[name], {})[what] = int(held) if is_count else held
     groups = [
@@ -224,7 +227,7 @@ def restore_optimizer(
 
 
 def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
-    """Return True for a state per parameter, per number of it, or per row or column, as Adafactor has."""
+    """Return True for a state per parameter, per element, or per row or column, as in Adafactor."""
     sizes = zip(shape, parameter, strict=False)
     return not shape or (len(shape) == len(parameter) and all(own in (1, size) for own, size in sizes))
 
@@ -234,7 +237,7 @@ def _way_to_compute(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbered(group: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Convert a parameter group to torch's form: JSON has turned its tuples into lists."""
+    """Convert a parameter group to torch's form, with tuples instead of JSON's lists."""
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in group.items()}
     return settings | {"params": [numbers[name] for name in group["params"]]}
 
@@ -264,7 +267,9 @@ def _flatten_optimizer(
         if value is not None
     }
     tensors = {}
-    for name, what in sorted(values):  # all ranks must exchange in one order; their states may differ in it
+    for name, what in sorted(
+        values
+    ):  # all ranks must exchange in the same order, which may differ between their states
         value = values[name, what]
         is_part = name in sharded and value.dim() > 0
         tensors[f"{name}/{what}"] = sharded[name].on_rank_0(value) if is_part else value
@@ -280,7 +285,7 @@ def named_groups(
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # Clone each tensor: safetensors refuses tensors that share memory, such as tied weights.
+    # Clone each tensor, because safetensors rejects tensors that share memory, such as tied weights.
     own = torch.contiguous_format
     return {name: tensor.detach().cpu().clone(memory_format=own) for name, tensor in tensors.items()}
 
@@ -308,7 +313,7 @@ def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor])
     ]
     raise ValueError(
         f"the checkpoint does not match the model: {'; '.join(reasons)}. Build the model with the settings "
-        "of its training"
+        "that it was trained with"
     )
 
 

@@ -26,10 +26,10 @@ def chosen_steps(
     single: Callable[[], Steps],
     say: Callable[[str], None],
 ) -> Steps:
-    """Return recorded steps if wanted and possible, on all ranks, else the steps of `single`. Collective.
+    """Return recorded steps if requested and possible on all ranks, else the steps of `single`. Collective.
 
-    `say` gets the choice on rank 0 if it is open, or not the wanted one. `shapes` is the state of recorded
-    steps in a checkpoint.
+    `say` gets the choice on rank 0 if it was automatic or differs from the request. `shapes` is the state of
+    recorded steps in a checkpoint.
     """
     if launches == "single":
         return single()
@@ -57,12 +57,12 @@ def chosen_steps(
 
 
 def _check_generators(model: nn.Module) -> None:
-    """Raise Unsupported for dropout of torch, which draws on from its generator in recorded steps."""
+    """Raise Unsupported for torch's dropout, whose generator is not reset in recorded steps."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise Unsupported(
-                f"{name or 'the model'} ({type(module).__name__}) would have other numbers in a resumed run; "
-                "--launches recorded accepts that"
+                f"{name or 'the model'} ({type(module).__name__}) would draw other random numbers in a "
+                "resumed run; --launches recorded accepts that"
             )
 
 
@@ -76,7 +76,7 @@ def _recorded(
     if not isinstance(loader, SamplingLoader):
         raise Unsupported(f"{type(loader).__name__} has no batches with static shapes; use khop.Loader")
     batches = loader.static_batches(shapes)
-    # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
+    # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
     module = import_module("khop.training.recorded_steps")
     steps: Steps = module.recorded_steps(model, task, batches, settings, this_group())
     return steps

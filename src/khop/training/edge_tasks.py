@@ -66,7 +66,7 @@ class EdgeObjective(Task, Protocol):
         ...
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the best constant prediction for the labels of training; None if there is none."""
+        """Return the best constant prediction for the training labels, or None."""
         ...
 
 
@@ -98,7 +98,7 @@ class EdgeClassification:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edge_type", edge_type_of(self.edge_type))
-        instance_of("loss", self.loss, ClassLoss, "must be a khop.ClassLoss, as khop.ClassLoss('focal')")
+        instance_of("loss", self.loss, ClassLoss, "must be a khop.ClassLoss, such as khop.ClassLoss('focal')")
         known_metric(self.metric, METRICS)
 
     @property
@@ -109,8 +109,8 @@ class EdgeClassification:
     def losses(self, output: Mapping[EdgeType, Tensor], batch: Batch) -> Tensor:
         """Return (links): the loss of each link, 0 if its label is -1.
 
-        On a device, the loss of a link with a label out of range is NaN: an error would wait for all
-        queued work.
+        On a device, the loss of a link with a label out of range is NaN, because an error would need a
+        synchronization.
 
         Args:
             output: Logits (links, classes) by edge type.
@@ -168,7 +168,7 @@ class EdgeClassification:
 
 @dataclass(frozen=True)
 class EdgeRegression:
-    """Task: predict the numbers of a label for edges of one type.
+    """Task: regression of a label of edges of one type.
 
     Labels come with the links (`khop.split_links(label=...)`). Outputs are in the unit of the label.
     Unknown numbers, NaN in `khop.Links(labels=...)`, are skipped, as in `NodeRegression`.
@@ -248,12 +248,13 @@ class EdgeRegression:
 
 
 def link_labels(batch: Batch, edge_type: EdgeType, label: str) -> Tensor:
-    """Return (links, ...): the labels of a batch's links; ValueError if the links were given none."""
+    """Return (links, ...): the labels of a batch's links; ValueError if links have no labels."""
     labels = batch.links[edge_type].labels
     if labels is None:
         raise ValueError(
-            f"links of {edge_type} have no labels: give them the column, as khop.split_links(graph, "
-            f"{' '.join(edge_type)!r}, label={label!r}) does, and the LinkSampler no negatives"
+            f"links of {edge_type} have no labels: give them the column, for example with "
+            f"khop.split_links(graph, {' '.join(edge_type)!r}, label={label!r}), and no negatives in the "
+            "LinkSampler"
         )
     return labels
 
@@ -279,12 +280,12 @@ def check_edge_outputs(outputs: Tensor, edges: Tensor, edge_type: EdgeType, metr
 
 
 LinkMetric = str  # "mrr", "roc-auc", "average-precision", "hits@10", "recall@10", "ndcg@10" or any other k
-# Metrics of scored pairs that are positive or not.
+# Metrics over all pairs, which are positive or negative.
 PAIR_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
     "roc-auc": binary_roc_auc,
     "average-precision": average_precision,
 }
-# Metrics of the first k places. Each link is ranked alone, among its own negatives: its recall is a hit.
+# Metrics of the first k ranks. Each link is ranked among its negatives, so recall equals hits.
 AT_K: Mapping[str, Callable[[Places, int], float]] = {
     "hits@K": Places.hits,
     "recall@K": Places.hits,
@@ -295,22 +296,22 @@ LINK_METRIC_PATTERN = r"^(mrr|roc-auc|average-precision|(hits|recall|ndcg)@[1-9]
 
 
 def check_link_metric(name: str) -> str:
-    """Return the name; ValueError unless it is a metric of links."""
+    """Return the name; ValueError unless it is a link metric."""
     if not isinstance(name, str) or not re.fullmatch(LINK_METRIC_PATTERN, name):
         raise ValueError(
-            f"metric {name!r}: must be one of {', '.join(LINK_METRICS)}, with a whole number K from 1 on, "
-            "such as hits@50"
+            f"metric {name!r}: must be one of {', '.join(LINK_METRICS)}, with a whole number K of at least "
+            "1, such as hits@50"
         )
     return name
 
 
 def is_pair_metric(name: LinkMetric) -> bool:
-    """Return True for metrics of links and negatives that are all compared with each other."""
+    """Return True for metrics that compare all links with all negatives."""
     return name in PAIR_METRICS or name.startswith("hits@")
 
 
 def pair_metric(name: LinkMetric, scores: Tensor, labels: Tensor) -> float:
-    """Compute a metric of labeled pairs, 1 for a link and 0 for a negative, all compared with each other.
+    """Compute a metric over all pairs, labeled 1 for a link and 0 for a negative.
 
     hits@K is the share of links above the K-th best negative, as in OGB's Evaluator; 1 for fewer negatives.
     """
@@ -326,7 +327,7 @@ def pair_metric(name: LinkMetric, scores: Tensor, labels: Tensor) -> float:
 
 
 def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tensor | None = None) -> float:
-    """Compute a metric of links, each compared with its own negatives; higher is better.
+    """Compute a metric that compares each link with its negatives; higher is better.
 
     Args:
         name: Name of the metric.
@@ -392,7 +393,7 @@ class LinkPrediction:
         given = [each for each in labels if each is not None]
         is_plain = len(given) in (0, len(labels)) and all(each.dim() == 1 for each in given)
         if together is not None and is_plain:
-            # One operation for all edge types, however many there are.
+            # One operation for any number of edge types.
             return self.loss.of_scores(next(iter(output)), together, torch.cat(given) if given else None)
         return torch.cat(
             [self.loss.of_scores(t, output[t], of_type) for t, of_type in zip(output, labels, strict=True)]

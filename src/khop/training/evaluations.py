@@ -1,4 +1,4 @@
-"""Evaluations of a training run: when they are due, the best of them, and the scores that end a run."""
+"""Evaluations of a training run: their schedule, the best one, and early stopping."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from khop.training.settings import TrainerSettings
 from khop.training.tasks import score_name
 from khop.training.trainer_state import TrainerState, evaluation_of
 
-CHOSEN_BY = "val"  # split with the score that decides which state is the best
+CHOSEN_BY = "val"  # split whose score selects the best state
 _LARGEST_DENOMINATOR = 10**7  # `evaluate_every=500 / steps` is exact for epochs with at most as many steps
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The updates of a run after which its model is evaluated, by integers alone."""
+    """The updates of a run after which its model is evaluated, in integer arithmetic."""
 
     steps: int  # per epoch
-    last: int  # update of the run that no score ends earlier
+    last: int  # last update of the run, unless a score ends it earlier
     every: Fraction  # updates between evaluations
 
     @classmethod
     def of(cls, settings: TrainerSettings, steps: int) -> EvaluationPlan:
-        """Make the plan of a run with so many steps per epoch."""
+        """Make the plan of a run with `steps` steps per epoch."""
         last = settings.epochs * steps
         every = Fraction(settings.evaluate_every).limit_denominator(_LARGEST_DENOMINATOR)
         return cls(steps, min(last, settings.max_steps or last), steps * every)
 
     @property
     def epochs(self) -> int:
-        """Number of epochs, with one that ends early."""
+        """Number of epochs, including one that ends early."""
         return -(-self.last // self.steps)
 
     def num_epochs(self, state: TrainerState) -> float:
@@ -52,9 +52,9 @@ class EvaluationPlan:
         return updates * every.denominator // every.numerator > before or updates >= self.last
 
     def is_over(self, state: TrainerState, settings: TrainerSettings, scores: Mapping[str, object]) -> bool:
-        """Return True if training ends in this state; `scores` are those of its evaluation, if there is one.
+        """Return True if training ends in this state; `scores` are those of its evaluation, if any.
 
-        Within an epoch it ends after an evaluation only.
+        Within an epoch, it only ends after an evaluation.
         """
         if not state.is_evaluated:
             return False
@@ -69,7 +69,7 @@ class EvaluationPlan:
 
 
 def _reaches(target: tuple[str, float] | None, scores: Mapping[str, object]) -> bool:
-    """Return True if the score that the target names reaches it."""
+    """Return True if the target's score is reached."""
     if target is None:
         return False
     metric, value = target
@@ -106,8 +106,8 @@ def named_scores(
     named = {score_name(name, metric): score for name, score in scores.items()}
     if settings.target is not None and _of_target(settings.target) not in named:
         raise ValueError(
-            f"target {settings.target}: the evaluation has no {_of_target(settings.target)}, but "
-            f"{', '.join(named)}; name the metric of one of these"
+            f"target {settings.target}: the evaluation does not compute {_of_target(settings.target)}, only "
+            f"{', '.join(named)}; give the metric of one of these"
         )
     return named
 
@@ -115,7 +115,7 @@ def named_scores(
 def best_name(metric: str, earlier: Iterable[Record], last: Record, kept: int) -> list[str]:
     """Return the name of the last evaluation among the `kept` best checkpoints; [] if it is not among them.
 
-    The names are best, best-1, ...; records without a score on `val` are no evaluations.
+    The names are best, best-1, ...; records without a score on `val` are not evaluations.
     """
     name = score_name(CHOSEN_BY, metric)
     score = last.get(name)

@@ -21,14 +21,16 @@ _BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's
 class GradientClock:
     """Time at which the last backward pass of this rank finished, before the wait for other ranks."""
 
-    ready_at: float | None = None  # last bucket, by time.monotonic; None before the first, and with one rank
+    ready_at: float | None = (
+        None  # of the last bucket, by time.monotonic; None before the first, and with one rank
+    )
 
 
 def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module:
     """Wrap a model so that its gradients are averaged over the ranks; weights are broadcast from rank 0.
 
-    With one rank the model itself is returned. A parameter that the batch of one rank does not reach
-    contributes zeros. A parameter that no rank's batch reaches keeps no gradient, as in one process. Buckets
+    With one rank, the model itself is returned. A parameter that the batch of a rank does not reach
+    contributes zeros. A parameter that is not reached on any rank has no gradient, as in one process. Buckets
     never change, so sums are the same after a resume.
     """
     if group.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
@@ -80,7 +82,7 @@ class BucketAverage:
 
 
 def broadcast_weights(group: Group, model: nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0. Collective."""
+    """Broadcast the parameters and buffers of rank 0. Collective."""
     tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
     group.share_rows(tensors, [0] * len(tensors))
 

@@ -1,4 +1,4 @@
-"""The ways to compute products in a run: of layers on the CPU, and of float32 matrices on a GPU."""
+"""Implementations of matrix products in a run: of layers on the CPU, and of float32 on a GPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from khop.training.settings import Precision, TrainerSettings
 def linear_ways(
     settings: TrainerSettings, recorded: Mapping[str, str], warned: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return the way to compute layers by dtype, for checkpoints. `recorded` is that of the checkpoint.
+    """Return the implementation of layers by dtype, for checkpoints. `recorded` is that of the checkpoint.
 
-    It warns if a resumed run computes in another order, and if the processor does not multiply bfloat16.
+    It warns if a resumed run sums in another order, and if the processor cannot multiply bfloat16.
     """
     if torch.device(settings.device).type != "cpu" or CHOICES.is_fixed:
         return recorded
@@ -26,19 +26,19 @@ def linear_ways(
     ways = {dtype: str(CHOICES.blocks(getattr(torch, dtype)) or "torch") for dtype in dtypes}
     if any(recorded.get(dtype, way) != way for dtype, way in ways.items()):
         warned(
-            "this run was started on another processor or with another torch: the order of sums "
-            "differs here, and losses may differ in their last digits"
+            "this run was started on another processor or with another torch, which sum in another "
+            "order: losses may differ in their last digits"
         )
     if settings.precision == "bfloat16" and not has_bfloat16_instructions():
         warned(
-            "precision bfloat16: this processor multiplies it in float32; precision float32 is faster here, "
-            "and more exact"
+            "precision bfloat16: this processor multiplies it in float32; precision float32 is faster "
+            "and more accurate"
         )
     return ways
 
 
 def fix_linear(named: str | None) -> None:
-    """Compute layers in the named way, such as torch or blas:2048; None: by the rule of the processor."""
+    """Set the implementation of layers, such as torch or blas:2048; None: the processor's default."""
     if not named:
         return
     try:
@@ -49,7 +49,7 @@ def fix_linear(named: str | None) -> None:
 
 @contextmanager
 def products(precision: Precision) -> Iterator[None]:
-    """Compute products in TF32 while the block runs, if the precision is "tf32", else as torch is set.
+    """Compute products in TF32 during the block if the precision is "tf32", else with torch's setting.
 
     TF32 has the range of float32 and the 10 bits of float16; sums are float32. A recording keeps the
     precision that is set while it is captured.
@@ -66,9 +66,9 @@ def products(precision: Precision) -> Iterator[None]:
 
 
 def _precision_of_torch() -> tuple[Callable[[str], None], str, str]:
-    """Return the function that sets torch's precision of products, its value now, and its word for TF32.
+    """Return the setter of torch's matmul precision, the current value, and the value for TF32.
 
-    torch has two interfaces, and the older one does not read what a script has set by the newer one.
+    torch has two interfaces, and the older one does not see values set by the newer one.
     """
     try:
         return torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "high"

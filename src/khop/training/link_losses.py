@@ -24,7 +24,7 @@ Scale = Annotated[float, Gt(0), Le(1e30)]
 class LinkLoss(ABC):
     """Base of losses of link prediction. A subclass is a frozen dataclass, and its fields are its options.
 
-    A run draws negatives in the arrangement `mode`.
+    A run draws negatives in this `mode`.
 
     Example:
         >>> isinstance(khop.MarginRanking(0.5), khop.LinkLoss)
@@ -39,12 +39,12 @@ class LinkLoss(ABC):
 
         Args:
             edge_type: Edge type of the links, for errors.
-            scores: Scores of the pairs, and of the negatives of each link if these are triplets.
+            scores: Scores of the pairs, and of each link's negatives in triplet mode.
             labels: Label of each pair, (pairs); None if links have none.
         Returns:
             The losses.
         Raises:
-            ValueError: The loss needs negatives or labels in another arrangement.
+            ValueError: The loss needs another mode of negatives, or labels.
         """
 
 
@@ -53,8 +53,8 @@ def differences(loss: LinkLoss, edge_type: EdgeType, scores: LinkScores) -> Tens
     if scores.negatives is None:
         name = LINK_LOSSES.kind_of(type(loss)) or type(loss).__name__
         raise ValueError(
-            f"links of {edge_type}: {name} needs negatives of the same source, "
-            'not binary ones or none; give the LinkSampler negatives of mode "triplet"'
+            f"links of {edge_type}: {name} needs triplet negatives; give the LinkSampler negatives of "
+            'mode "triplet"'
         )
     return scores.pairs.unsqueeze(1) - scores.negatives
 
@@ -79,7 +79,7 @@ class PairCrossEntropy(LinkLoss):
             return torch.cat([right, F.softplus(scores.negatives)], dim=1).mean(1)
         if labels is None:
             raise ValueError(
-                f"links of {edge_type}: have neither labels nor negatives; give the LinkSampler "
+                f"links of {edge_type} have neither labels nor negatives; give the LinkSampler "
                 "negatives=khop.UniformNegatives()"
             )
         if labels.shape != scores.pairs.shape:
@@ -94,7 +94,7 @@ class PairCrossEntropy(LinkLoss):
 
 @dataclass(frozen=True)
 class PairwiseRanking(LinkLoss):
-    """Loss -log sigmoid of a link's score minus each negative's score (Rendle et al. 2009)."""
+    """-log sigmoid of a link's score minus each negative's score (Rendle et al. 2009)."""
 
     summary = "Bayesian personalized ranking"
 
@@ -108,7 +108,7 @@ class MarginRanking(LinkLoss):
     """Loss max(0, `margin` - difference between a link's score and each negative's score).
 
     Args:
-        margin: Difference of scores from which there is no loss, default 1.
+        margin: Difference of scores above which the loss is 0, default 1.
     Raises:
         ValueError: The margin is not positive.
     Example:
@@ -118,7 +118,7 @@ class MarginRanking(LinkLoss):
     summary = "margin ranking"
 
     margin: Scale = 1.0
-    """Difference between the scores of a link and a negative from which the margin loss is 0"""
+    """Margin: difference between the scores of a link and a negative above which the margin loss is 0"""
 
     def __post_init__(self) -> None:
         _check_scale("margin", self.margin)
@@ -133,7 +133,7 @@ class InfoNce(LinkLoss):
     """Cross-entropy of a link among itself and its negatives (van den Oord et al. 2018).
 
     Args:
-        temperature: Number by which scores are divided, default 1.
+        temperature: Divisor of scores, default 1.
     Raises:
         ValueError: The temperature is not positive.
     Example:
@@ -143,7 +143,7 @@ class InfoNce(LinkLoss):
     summary = "cross-entropy of a link among its negatives"
 
     temperature: Scale = 1.0
-    """Number by which the infonce loss divides scores"""
+    """Temperature, by which the infonce loss divides scores"""
 
     def __post_init__(self) -> None:
         _check_scale("temperature", self.temperature)

@@ -1,7 +1,7 @@
-"""Metrics of classification, regression and ranking, exact also with equal scores.
+"""Metrics of classification, regression and ranking, which are exact also with ties.
 
-Equal scores have no order. ROC AUC, MRR, Hits, Recall and NDCG are therefore expected values over random
-orders of equal scores. A constant scorer gets the score of a random guess.
+ROC AUC, MRR, Hits, Recall and NDCG are expected values over random orders of equal scores, so a constant
+scorer gets the score of a random guess.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
     pairs = int(positives.sum()) * int(negatives.sum())
     if pairs == 0:
         kind = "positive" if positive.any() else "negative"
-        raise ValueError(f"roc-auc: all {positive.numel()} labels are {kind}, both kinds are required")
+        raise ValueError(f"roc-auc: all {positive.numel()} labels are {kind}, and both kinds are required")
     # Halves are counted as integers: Python's division of two integers is correctly rounded.
     halves = int((positives * (2 * negatives.cumsum(0) - negatives)).sum())
     return halves / (2 * pairs)
@@ -54,7 +54,7 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Places:
-    """Place of each positive among its negatives: from above + 1 to above + tied + 1, all equally likely."""
+    """Rank of each positive among its negatives: from above + 1 to above + tied + 1, all equally likely."""
 
     above: Tensor  # int64 (positives): negatives with a higher score
     tied: Tensor  # int64 (positives): negatives with the same score
@@ -104,12 +104,12 @@ class Places:
         return int((self.above + self.tied).max()) + 1 if self.above.numel() else 1
 
     def _expected(self, gains: Tensor) -> Tensor:
-        """Mean gain of each positive: `gains` lists the gain of place 1, 2, ...; later places have none."""
+        """Mean gain of each positive: `gains` lists the gain of rank 1, 2, ...; it is 0 for later ranks."""
         total = torch.cat([gains.new_zeros(1), gains.cumsum(0)])
         first, last = self.above, self.above + self.tied + 1
         ends = [at.clamp(max=gains.numel()) for at in (first, last)]
         mean = (total[ends[1]] - total[ends[0]]) / (self.tied + 1)
-        # A certain place gets exactly its gain, without the rounding error of a difference of sums.
+        # A rank without ties gets exactly its gain, without the rounding error of a difference of sums.
         certain = (self.tied == 0) & (first < gains.numel())
         return torch.where(certain, gains[first.clamp(max=gains.numel() - 1)], mean)
 
@@ -151,7 +151,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def f1_micro(logits: Tensor, labels: Tensor) -> float:
-    """F1 over all rows together; it equals accuracy, because each row has one class."""
+    """Micro-averaged F1, which equals accuracy, because each row has one class."""
     return accuracy(logits, labels)
 
 
@@ -166,7 +166,7 @@ def f1_macro(logits: Tensor, labels: Tensor) -> float:
 
 
 def roc_auc(logits: Tensor, labels: Tensor) -> float:
-    """Exact area under the ROC curve: of class 1 for two classes, else the mean of one-against-rest areas."""
+    """Exact area under the ROC curve: of class 1 for two classes, else the mean of one-vs-rest areas."""
     # Imported here: torchmetrics takes longer to import than torch, and imports matplotlib.
     from torchmetrics.functional.classification import multiclass_auroc
 
@@ -184,7 +184,7 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
-    """Average precision: of class 1 for two classes, else the mean of each class against the rest."""
+    """Average precision: of class 1 for two classes, else the one-vs-rest mean."""
     scores = logits.double()
     if logits.shape[1] == 2:
         return average_precision(scores[:, 1] - scores[:, 0], labels)
@@ -201,12 +201,12 @@ METRICS: Mapping[NodeMetric, Metric] = {
     "average-precision": mean_average_precision,
 }
 
-# By name, also of tasks from outside. Of all other metrics, higher is better.
+# By name, also for custom tasks. For all other metrics, higher is better.
 LOWER_IS_BETTER = frozenset({"rmse", "mae"})
 
 
 def is_better(metric: str, score: float, best: float | None) -> bool:
-    """Return True if a score is better than the best one so far; None: there is none yet."""
+    """Return True if a score is better than the best one so far, which may be None."""
     if best is None:
         return True
     return score < best if metric in LOWER_IS_BETTER else score > best
@@ -245,12 +245,12 @@ def mae(outputs: Tensor, labels: Tensor) -> float:
 
 
 def r2(outputs: Tensor, labels: Tensor) -> float:
-    """Coefficient of determination: 1 minus the error over that of the mean; the mean over the columns."""
+    """Coefficient of determination: 1 minus the error over that of the mean; averaged over columns."""
     labels = labels.double()
     residual = (outputs.double() - labels).square().nansum(0)
     total = (labels - labels.nanmean(0)).square().nansum(0)
     if bool((total == 0).any()):
-        raise ValueError("r2: all labels of a column are equal, two different numbers are required")
+        raise ValueError("r2: all labels of a column are equal, and two different values are required")
     return float((1 - residual / total).mean())
 
 

@@ -15,13 +15,13 @@ UNKNOWN = -1  # entry of a label that is not known
 
 
 def f1_micro(logits: Tensor, labels: Tensor) -> float:
-    """F1 over all known entries together; a logit above 0 predicts the label, 0 if there is none."""
+    """Micro-averaged F1 over all known entries; a logit above 0 predicts the label; 0 without labels."""
     found, either = _counts(logits, labels)
     return float(2 * found.sum() / either.sum().clamp(min=1))
 
 
 def f1_macro(logits: Tensor, labels: Tensor) -> float:
-    """Mean F1 over the labels that a known entry has or that are predicted; 0 if there is none."""
+    """Macro-averaged F1 over the labels that occur or are predicted; 0 if there are none."""
     found, either = _counts(logits, labels)
     present = either > 0
     return float((2 * found[present].double() / either[present]).sum() / max(int(present.sum()), 1))

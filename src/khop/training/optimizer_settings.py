@@ -28,24 +28,29 @@ _SET_ELSEWHERE = {
     "weight_decay": "set the weight decay of the run",
 }
 
-_WAYS_TO_COMPUTE = {"fused", "foreach", "capturable", "differentiable"}  # options of torch's classes
+_WAYS_TO_COMPUTE = {
+    "fused",
+    "foreach",
+    "capturable",
+    "differentiable",
+}  # types of the options of torch's classes
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Optimizer of the weights: a class of `torch.optim` or one like it, and its options.
+    """Optimizer of the weights: a class with the interface of `torch.optim.Optimizer`, and its options.
 
     Rows of a `khop.models.NodeEmbedding` are always trained by `khop.RowAdam`.
 
     Args:
         kind: Class of the optimizer, by default `torch.optim.Adam`. Classes that evaluate the loss
-            themselves (LBFGS) or need sparse gradients (SparseAdam) are refused.
-        options: Options of the class, without learning rate and weight decay, which the run sets; default
+            themselves (LBFGS) or need sparse gradients (SparseAdam) are not supported.
+        options: Options of the class, except learning rate and weight decay, which the run sets; default
             none.
-        clip_norm: Largest joint norm of the gradients of a step, over all weights and embeddings and over
-            all ranks: gradients above it are scaled. Default None: unlimited.
+        clip_norm: Maximum gradient norm of a step, over all weights and embeddings and over all ranks.
+            Default None: no clipping.
     Raises:
-        ValueError: The class is refused, or does not take the options.
+        ValueError: The class is not supported, or does not accept the options.
     Example:
         >>> settings = khop.OptimizerSettings(torch.optim.SGD, {"momentum": 0.9}, clip_norm=1.0)
         >>> trainer_settings = khop.TrainerSettings(epochs=3, optimizer=settings)
@@ -76,7 +81,9 @@ class OptimizerSettings:
             raise ValueError(f"optimizer option {name!r}: {_SET_ELSEWHERE[name]}")
         if self.clip_norm is not None and not 0 < checked_field(self, "clip_norm", real_number) < math.inf:
             raise ValueError(f"clip_norm {self.clip_norm}: must be above 0, or None")
-        if self.options or self.kind is not torch.optim.Adam:  # a trial imports torch's compiler
+        if (
+            self.options or self.kind is not torch.optim.Adam
+        ):  # constructing an optimizer imports torch's compiler
             self.over([torch.nn.Parameter(torch.zeros(1, 1))], 1e-3, 0.0)
 
     def over(
@@ -89,7 +96,7 @@ class OptimizerSettings:
             learning_rate: Learning rate.
             weight_decay: Weight decay; 0 for a class without one.
         Raises:
-            ValueError: The class does not take the options.
+            ValueError: The class does not accept the options.
         """
         parameters = list(parameters)
         given: dict[str, object] = {"lr": learning_rate, **self.options, **self._fused(parameters)}
@@ -105,7 +112,7 @@ class OptimizerSettings:
             ) from None
 
     def _fused(self, parameters: Sequence[Tensor]) -> dict[str, object]:
-        """Return the option for one kernel per update on a GPU, for classes that have it; else {}."""
+        """Return the option of fused updates on a GPU, for classes that have it; else {}."""
         chooses = self.options.keys() & _WAYS_TO_COMPUTE
         takes = "fused" in inspect.signature(self.kind).parameters
         on_gpu = bool(parameters) and all(each.device.type == "cuda" for each in parameters)
@@ -116,16 +123,16 @@ ADAM = OptimizerSettings()
 
 
 def clip_gradients(gradients: Iterable[Tensor], square: Tensor, limit: float) -> None:
-    """Scale gradients in place so that a joint norm with this square, float64 (), is at most `limit`.
+    """Scale gradients in place so that the norm whose square is float64 () `square` is at most `limit`.
 
-    The scale is computed where the gradients are: the host waits for no device.
+    The scale is computed on the device of the gradients, without synchronization.
     """
     norm = square.sqrt()
     torch._foreach_mul_(_values(gradients), torch.where(norm > limit, limit / norm, 1.0))
 
 
 def square_sum(gradients: Iterable[Tensor]) -> Tensor:
-    """Return the sum of squares of dense or coalesced sparse gradients, at least one, in their order.
+    """Return the sum of squares of one or more dense or coalesced sparse gradients, in order.
 
     The sum is float64 (), on the device of the gradients.
     """
@@ -137,11 +144,11 @@ def _values(gradients: Iterable[Tensor]) -> list[Tensor]:
 
 
 class RowAdam(torch.optim.SparseAdam):
-    """SparseAdam over a model's `khop.models.NodeEmbedding`, used next to another optimizer.
+    """SparseAdam for a model's `khop.models.NodeEmbedding`, used in addition to another optimizer.
 
-    A row that no rank has read since the last step stays unchanged, and so do its moments. A step first
-    exchanges gradients and is therefore collective: every rank must call it, even if its batch has read
-    no rows.
+    Rows that were not read on any rank since the last step, and their moments, do not change. A step first
+    exchanges gradients and is therefore collective: every rank must call it, even if its batch has not read
+    any rows.
 
     Args:
         model: Model with a `NodeEmbedding`.
@@ -173,7 +180,7 @@ class RowAdam(torch.optim.SparseAdam):
         self._is_exchanged = True
 
     def gradients(self) -> list[tuple[Tensor, Literal["whole", "sharded"]]]:
-        """Return the exchanged gradients: of whole tables, or of the rows that this rank holds."""
+        """Return the exchanged gradients: of whole tables, or of the rows stored on this rank."""
         return [
             (table.weight.grad, "sharded" if table.is_sharded else "whole")
             for table in self._tables
@@ -181,7 +188,7 @@ class RowAdam(torch.optim.SparseAdam):
         ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401
-        """Exchange gradients, unless that is done, and update the rows that were read.
+        """Exchange gradients, unless already done, and update the rows that were read.
 
         Args:
             closure: Function that computes the loss again, as in torch; default None.
@@ -206,7 +213,7 @@ class RowAdam(torch.optim.SparseAdam):
 def _averaged(table: NodeEmbedding) -> Tensor:
     """Return the gradient of this rank's rows, averaged over the ranks, in the shape of `table.weight`.
 
-    Gradients are added in the order of the ranks, so every rank that holds a row gets the same bits.
+    Gradients are added in the order of the ranks, so all ranks that store a row get identical bits.
     """
     ids, gradients = table.take_gradients()
     group = table.group()
@@ -252,7 +259,7 @@ class ModelOptimizer:
             self._rows.exchange()
 
     def clip(self, group: Group) -> None:
-        """Scale the exchanged gradients to the limit of their norm, if there is one. Collective then."""
+        """Clip the exchanged gradients if a maximum norm is set. Collective in this case."""
         if self._clip_norm is None:
             return
         whole = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
@@ -266,7 +273,7 @@ class ModelOptimizer:
             clip_gradients([*whole, *sharded], torch.stack(squares).sum(), self._clip_norm)
 
     def step(self) -> None:
-        """Update parameters and rows, after gradients are exchanged."""
+        """Update parameters and rows with the exchanged gradients."""
         for part in self.parts:
             part.step()
 
@@ -298,7 +305,7 @@ Course = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class Plateau:
-    """Reduction of the learning rate while the score on `val` does not improve.
+    """Reduction of the learning rate when the score on `val` stops improving.
 
     Args:
         factor: Factor of the learning rate at each reduction, above 0 and below 1; default 0.5.
@@ -323,7 +330,7 @@ class Schedule:
     Args:
         course: "constant" (default), "linear" or "cosine".
         warmup: Updates of linear warm-up, default 0.
-        plateau: Further reduction while the score does not improve; default None.
+        plateau: Additional reduction when the score stops improving; default None.
     Example:
         >>> schedule = khop.Schedule("linear", warmup=1)
         >>> [schedule.factor(updates=5, update=update) for update in range(5)]
@@ -372,7 +379,7 @@ class Schedule:
 
 
 def set_next(scheduler: LambdaLR) -> None:
-    """Set the learning rate of the next update again, after the factor of the plateau has changed."""
+    """Update the learning rate of the next update after the plateau factor has changed."""
     rates = zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
     for group, base, factor in rates:
         group["lr"] = base * factor(scheduler.last_epoch)
@@ -390,7 +397,7 @@ class AdamOptions:
     """Options of optimizers with two moments."""
 
     beta1: _Share = 0.9
-    """Decay of the mean of gradients"""
+    """Decay rate of the first moment of gradients"""
     beta2: _Share = 0.999
     """Decay of the mean of squared gradients"""
     eps: _Least = 1e-8
@@ -505,14 +512,14 @@ class Adagrad(_Kind):
     optimizer = torch.optim.Adagrad
 
 
-# Arguments that the run sets, and that change how but not what torch computes.
+# Arguments that the run sets, and arguments that only select torch's implementation.
 _NO_OPTIONS = {*_SET_ELSEWHERE, *_WAYS_TO_COMPUTE}
 
 
 def component_of_class(found: object) -> Component | None:
-    """Return the component of a class of optimizers, as torch.optim:Adamax; None for another object.
+    """Return the component of an optimizer class, such as torch.optim:Adamax; None for other objects.
 
-    Its options are the arguments with a default number, text, truth value or pair of numbers.
+    Its options are the arguments whose default is a number, string, boolean or pair of numbers.
     """
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
         return None

@@ -35,7 +35,7 @@ from khop.training.tasks import Task
 
 @dataclass(frozen=True)
 class _Issued:
-    """A batch that a stream makes, and the event after it; None: it has no place in the slot."""
+    """A batch that a stream makes, and the event after it; None if it does not fit in the slot."""
 
     given: StepInput
     slot: int
@@ -43,13 +43,12 @@ class _Issued:
 
 
 class CapturedSteps:
-    """Gradients of training steps. While one step computes, a stream of its own makes the next batches.
+    """Gradients of training steps. While a step computes, a separate stream makes the next batches.
 
-    The gradients are in `grad` of the parameters, in memory that stays the same. Averaging over ranks and the
-    update are the caller's, after each step. A batch that exceeds a capacity is made on the CPU and computed
-    without a recording, in its turn; its gradients differ from a recorded step's by the order of sums.
-
-    `sampling` is the stream that makes batches, by default a new one. `wait` lets the host wait for an event.
+    The gradients are in `grad` of the parameters, at fixed addresses. After each step, the caller averages
+    over ranks and updates. A batch that exceeds a capacity is made on the CPU and computed without a
+    recording, in order; its gradients differ from a recorded step's by the order of sums. `sampling` is the
+    stream that makes batches, by default a new one. `wait` lets the host wait for an event.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class CapturedSteps:
     ) -> None:
         check_word("precision", precision, Precision)
         if not slots:
-            raise ValueError("slots are empty: give at least one, and two to make batches ahead")
+            raise ValueError("slots is empty: give at least one slot, or two to make batches ahead")
         self.overflows = 0  # batches that exceeded a capacity
         self.slot: BatchSlot | None = None  # of the last step's batch; None: it exceeded a capacity
         self.traffic: Mapping[str, float] = {}  # of the last step's batch: rows in cached columns
@@ -78,7 +77,9 @@ class CapturedSteps:
                 self.gradients.append(parameter.grad)
         record = streams.recorder(streams.current())
         self._loss = torch.zeros((), dtype=torch.float64, device=streams.device)
-        self._made: list[Event | None] = [None] * len(slots)  # after a batch that the host has not awaited
+        self._made: list[Event | None] = [None] * len(
+            slots
+        )  # after a batch for which the host has not waited
         self._free: list[Event | None] = [None] * len(slots)  # the event after the last use of each slot
         self._steps = [record(partial(self._of_slot, slot)) for slot in slots]
 
@@ -101,7 +102,7 @@ class CapturedSteps:
         if not slot.fits(given):
             return _Issued(given, number, None)
         last = self._made[number]
-        if last is not None:  # of a loop that was left: the device may still read its input
+        if last is not None:  # of a loop that was left early, because the device may still read its input
             self._wait(last)
         if free is not None:
             self._streams.wait(self._sampling, free)
@@ -113,7 +114,7 @@ class CapturedSteps:
     def _step(self, issued: _Issued) -> Tensor:
         slot, current = self._slots[issued.slot], self._streams.current()
         if issued.made is not None:
-            self._wait(issued.made)  # long done, as a rule: the device has computed the step before since
+            self._wait(issued.made)  # usually done, because the device has computed the previous step since
             self._made[issued.slot] = None
             if not slot.overflowed():
                 self._streams.wait(current, issued.made)
@@ -146,7 +147,7 @@ class CapturedSteps:
         self._loss.copy_(loss.detach())
 
     def _autocast(self) -> AbstractContextManager[object]:
-        # Without its cache of cast weights, which would keep memory of a recording in use.
+        # Without autocast's weight cache, which would keep memory of a recording in use.
         enabled = self._precision == "bfloat16"
         kind = self._streams.device.type
         return torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
@@ -155,9 +156,9 @@ class CapturedSteps:
 class RecordedSteps:
     """Steps that replay recorded launches: one call for the next batch, and one for the gradients.
 
-    Batches are made ahead on a stream of their own. A batch that exceeds the recorded shapes is made and
-    computed operation by operation, in its turn. Averages over the ranks and the limit of the norm follow
-    outside of the recording, the same after both kinds, so that one rank may exceed while others replay.
+    Batches are made ahead on a separate stream. A batch that exceeds the recorded shapes is made and computed
+    operation by operation, in order. Averaging over ranks and clipping are not recorded, and are the same for
+    both kinds of steps, so that one rank may exceed the shapes while others replay.
     """
 
     def __init__(
@@ -215,15 +216,15 @@ class RecordedSteps:
         return self._batches.state()
 
     def _inputs(self, loop: StaticLoop, epoch: int, noted: deque[StepInput]) -> Iterator[StepInput]:
-        """Yield the inputs of the steps with their keys of dropout, and note them."""
+        """Yield the inputs of the steps with their dropout keys, and record them."""
         for step, given in zip(loop.steps, loop.inputs(), strict=True):
             noted.append(given)
             yield replace(given, dropout_key=dropout_seed(self._settings.seed, epoch, step, self._group.rank))
 
     def _exchange(self, loss: Tensor, seeds: int) -> None:
-        """Average the gradients over the ranks and limit their norm; keep the sum of this rank's losses."""
+        """Average the gradients over the ranks and clip them; keep the sum of this rank's losses."""
         self._average.average()
-        # The weights of a rank are the number of ranks per seed of the step.
+        # A rank's loss is weighted by the number of ranks per seed of the step.
         torch.mul(loss, seeds / self._group.world_size, out=self._loss)
         limit = self._settings.optimizer.clip_norm
         if limit is not None:
@@ -255,5 +256,5 @@ def recorded_steps(
         return RecordedSteps(model, task, batches, settings, group)
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # an operation that waits for the device cannot be recorded
+    except RuntimeError as error:  # an operation that synchronizes with the device cannot be recorded
         raise Unsupported(f"recording the step failed: {str(error).splitlines()[0]}") from error

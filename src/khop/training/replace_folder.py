@@ -19,12 +19,13 @@ from khop.graph.atomic import flush_entries
 
 
 def push_folder(folder: Path, files: Mapping[str, bytes], keep: int, place: int = 0) -> None:
-    """Write `files` to `folder`, and move its earlier content to folder-1, folder-2, ...; keep `keep` in all.
+    """Write `files` to `folder`, and move earlier content to folder-1, folder-2, ...; keep `keep` in total.
 
-    With a place above 0, the files go to folder-place, and only the folders from there on move.
+    With a place above 0, the files are written to folder-place, and only the folders from there on are
+    renamed.
 
-    After an error all folders hold their earlier content. A kill between two renames leaves a gap in the
-    numbers; the remaining folders are intact. Readers take the first of `pushed_folders`.
+    After an error, all folders have their earlier content. A kill between two renames leaves a gap in the
+    numbers; the remaining folders are intact. Readers use the first of `pushed_folders`.
     """
     if keep == 1:
         replace_folder(folder, files)
@@ -40,7 +41,7 @@ def push_folder(folder: Path, files: Mapping[str, bytes], keep: int, place: int 
 
 
 def pushed_folders(folder: Path) -> list[Path]:
-    """List the folders that `push_folder` has left, the newest first."""
+    """List the folders written by `push_folder`, newest first."""
     ages = [
         path
         for path in folder.parent.glob(f"{folder.name}-*")
@@ -51,10 +52,10 @@ def pushed_folders(folder: Path) -> list[Path]:
 
 
 def make_youngest(folder: Path, kept: Path) -> None:
-    """Rename `kept`, one of the `pushed_folders`, to `folder`; the newer folders were found damaged.
+    """Rename `kept`, one of the `pushed_folders`, to `folder`, because newer folders are damaged.
 
-    The oldest damaged folder stays as folder-damaged, so that `push_folder` never removes an intact one in
-    its favor.
+    The oldest damaged folder is renamed to folder-damaged, so that `push_folder` does not delete an intact
+    folder and keep a damaged one.
     """
     for younger in pushed_folders(folder):
         if younger == kept:
@@ -68,10 +69,10 @@ def make_youngest(folder: Path, kept: Path) -> None:
 
 
 def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make `folder` hold exactly `files`. After an error it holds its earlier content.
+    """Replace the content of `folder` by `files`. After an error, it has its earlier content.
 
-    No file system can replace a non-empty folder in one step. For an instant the old folder is therefore next
-    to it under another name; readers ask `existing_folder` for the path.
+    File systems cannot replace a non-empty folder atomically. For an instant, the old folder therefore has
+    another name; readers get the path from `existing_folder`.
     """
     old = _beside(folder, "old")
     if existing_folder(folder) == old:
@@ -119,7 +120,7 @@ def _write(path: Path, content: bytes) -> None:
 FORMAT = 2
 FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 TENSORS = (MODEL, OPTIMIZER)
-# state.json begins with this text. The digest covers all its bytes, with zeros in the place of the digest.
+# state.json begins with this text. The digest covers all its bytes, with zeros instead of the digest.
 _HEAD = '{\n "format": %d,\n "digest": "%s"'
 _SIGNED = re.compile(rb'\{\n "format": 2,\n "digest": "([0-9a-f]{64})"')
 _UNSIGNED = "0" * 64
@@ -142,12 +143,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
     """Read the files of a checkpoint without checks; ValueError names a missing or unreadable file."""
     there = existing_folder(folder)
     if not there.is_dir():
-        raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
+        raise ValueError(f"{folder}: no checkpoint exists; train first, or give another run folder")
     return {name: _read(there / name) for name in FILES}
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read state.json of a checkpoint alone; ValueError if it is missing or damaged."""
+    """Read only state.json of a checkpoint; ValueError if it is missing or damaged."""
     return _state(folder / STATE, _read(existing_folder(folder) / STATE))
 
 
@@ -165,7 +166,7 @@ def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def damaged(path: Path) -> ValueError:
     """Error for a file with content that differs from the content that was written."""
-    return ValueError(f"{path}: cut short or damaged; use another checkpoint, or train again")
+    return ValueError(f"{path}: truncated or damaged; use another checkpoint, or train again")
 
 
 def _state(path: Path, content: bytes) -> dict[str, Any]:
@@ -183,7 +184,8 @@ def _state(path: Path, content: bytes) -> dict[str, Any]:
         raise damaged(path)
     if state["format"] != FORMAT:
         reason = (
-            f"format {state['format']}, this version of khop reads format {FORMAT}; use the one that wrote it"
+            f"format {state['format']}, but this version of khop reads format {FORMAT}; use the version that "
+            f"wrote it"
         )
         raise ValueError(f"{path}: {reason}")
     if signed is None or not _is_whole(state):
@@ -192,7 +194,7 @@ def _state(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _is_whole(state: Mapping[str, Any]) -> bool:
-    """Return True if state.json has all entries and no others."""
+    """Return True if state.json has exactly the expected entries."""
     return (
         state.keys() == _KINDS.keys()
         and all(isinstance(state[name], kind) for name, kind in _KINDS.items())
@@ -214,5 +216,5 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        reason = f"{path}: can not be read ({error.strerror}); use another checkpoint, or train again"
+        reason = f"{path}: cannot be read ({error.strerror}); use another checkpoint, or train again"
         raise ValueError(reason) from error

@@ -13,9 +13,9 @@ EPOCHS = "epochs"  # in records of evaluations within an epoch, and of an epoch 
 
 
 class RunLog:
-    """Log file of records; a line that a killed writer left incomplete is ignored.
+    """Log file of records; an incomplete line left by a killed writer is ignored.
 
-    Lines that could not be written are kept in memory, and written with the next ones.
+    Lines that could not be written are kept in memory, and written with later ones.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class RunLog:
         return [record for record in records if record is not None]
 
     def append(self, record: Record) -> None:
-        """Add one line and write it to disk. OSError if the disk does not accept it."""
+        """Add one line and write it to disk. OSError if the write fails."""
         self.hold(record)
         self.flush()
 
@@ -46,7 +46,7 @@ class RunLog:
         self._waiting.append(json.dumps(record) + "\n")
 
     def flush(self) -> None:
-        """Write all lines to disk, all or none. OSError if the disk does not accept them."""
+        """Write all lines to disk, all or none. OSError if the write fails."""
         if not self._waiting:
             return
         size = self.path.stat().st_size if self.path.exists() else 0
@@ -58,7 +58,7 @@ class RunLog:
         except OSError as error:
             if self.path.exists():
                 os.truncate(self.path, size)
-            message = f"{error.strerror}: lines could not be written; the lines before are intact"
+            message = f"{error.strerror}: lines could not be written; earlier lines are intact"
             raise OSError(error.errno, message, str(self.path)) from error
         self._waiting.clear()
 

@@ -98,7 +98,7 @@ class WandbLog(_NumberLog):
         mapping_of("settings", {} if settings is None else settings, "names to values")
         mapping_of("options", {} if options is None else options, "names to values")
         check_logger("wandb")
-        wandb = import_module("wandb")  # here: it takes a second to import, and may be missing
+        wandb = import_module("wandb")  # imported on use, because it takes a second and may be missing
         self._is_own = wandb.run is None
         self._run: Any = wandb.init(**(options or {})) if self._is_own else wandb.run
         self._run.config.update(dict(settings or {}), allow_val_change=True)
@@ -121,8 +121,8 @@ class WandbLog(_NumberLog):
 class MlflowLog(_NumberLog):
     """An observer that logs to a run of MLflow: the run that is active, or a new one.
 
-    The store is the one of `mlflow.set_tracking_uri`, by default that of the environment, or a local
-    folder.
+    The tracking URI is the one set by `mlflow.set_tracking_uri`, by default that of the environment, or a
+    local folder.
 
     Args:
         settings: Parameters of the run by name; default none.
@@ -235,7 +235,7 @@ class TensorBoard(Unwatched):
 
     def _opened(self, update: int) -> SummaryWriter:
         if self._writer is None:
-            # Imported here: it may be missing, and takes a second to import.
+            # Imported on use, because it may be missing, and takes a second.
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self.folder), purge_step=update, flush_secs=FLUSH_S)

@@ -1,6 +1,6 @@
 """Output of a training run: two logs, and checkpoints written by a background thread.
 
-Values of logged steps may still be in transfer from the device.
+Values of logged steps may still be in flight from the device.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CheckpointWriter:
         self._flush()
 
     def is_due(self, updates: int = 0) -> bool:
-        """Return True if a checkpoint is due after further updates, and the previous one is written."""
+        """Return True if a checkpoint is due after more updates, and the previous one is written."""
         policy = self._policy
         by_steps = policy.steps is not None and self._steps_since + updates >= policy.steps
         elapsed = time.monotonic() - self._saved_at
@@ -78,13 +78,13 @@ class CheckpointWriter:
         self._wait()
         self._unwritten.update(snapshots)
         self._steps_since, self._saved_at = 0, time.monotonic()
-        # Flush the logs first: resume drops surplus lines, but cannot recreate missing ones.
+        # Flush the logs first, because resume drops surplus lines, but cannot recreate missing ones.
         if self._flush():
             self._writer = threading.Thread(target=self._write, name="khop-checkpoint")
             self._writer.start()
 
     def close(self) -> None:
-        """Write all remaining data to disk; OSError if the disk still does not accept it."""
+        """Write all remaining data to disk; OSError if a write still fails."""
         self._wait()
         self.epochs.flush()
         self.steps.flush()
@@ -101,14 +101,16 @@ class CheckpointWriter:
     def begin(self, records: Sequence[Record], state: TrainerState, steps: int, source: Path | None) -> None:
         """Set the logs to the state of a run with `steps` updates per epoch.
 
-        `source` is the checkpoint from which the run resumes. Newer checkpoints are damaged; they are moved
-        aside.
+        `source` is the checkpoint from which the run resumes. Newer checkpoints are damaged, and are renamed.
         """
         self.epochs.path.parent.mkdir(parents=True, exist_ok=True)
         if source is not None:
             make_youngest(self.folder / LAST, source)
         if absent := self.epochs.replace(records):
-            self._warn(f"{self.epochs.path}: {absent} lines were damaged or lost; the checkpoint has them")
+            self._warn(
+                f"{self.epochs.path}: {absent} lines were damaged or lost, and are restored from the "
+                "checkpoint"
+            )
         updates = state.updates(steps)
         if absent := self.steps.keep(updates, steps, state.evaluations):
             self._warn(f"{self.steps.path}: {absent} of {updates} lines are damaged or lost, and left out")
@@ -157,7 +159,7 @@ def _sentence(error: OSError) -> str:
 
 
 class RunOutput:
-    """Logs and checkpoints of a run. Rank 0 writes; if embeddings are sharded, all ranks send it theirs."""
+    """Logs and checkpoints of a run. Rank 0 writes; all ranks send it their shards of embeddings."""
 
     def __init__(
         self,
@@ -211,7 +213,7 @@ class RunOutput:
         return self.writer is not None and self.writer.is_due(updates)
 
     def save(self, state: TrainerState, *names: str) -> None:
-        """Write checkpoints on rank 0; with sharded rows all ranks send it theirs."""
+        """Write checkpoints on rank 0; all ranks send it their shards of embeddings."""
         if self.writer is None and not self.is_sharded:
             return
         check_weights(self._model, state, self.folder / LAST)
@@ -220,23 +222,23 @@ class RunOutput:
             self.writer.save(dict.fromkeys(names, snapshot))
 
     def close(self) -> None:
-        """Write all remaining data; OSError if the disk does not accept it."""
+        """Write all remaining data; OSError if a write fails."""
         if self.writer is not None:
             self.writer.close()
 
 
 @dataclass(frozen=True)
 class DeviceLoss:
-    """Sum of the losses of a rank in an update, which a device computes."""
+    """Sum of a rank's losses in an update, computed on a device."""
 
-    sum: Tensor  # float64 (); the current stream writes it
+    sum: Tensor  # float64 (), written by the current stream
     streams: Streams
-    behind: int  # updates after which the device has computed it
+    behind: int  # updates after which it has been computed
 
     def with_values(self, group: Group, values: Tensor) -> DeviceValues:
         """Exchange the values of RankStep with this loss on the devices. Collective.
 
-        Nothing waits on the host with NCCL. One rank exchanges nothing: only its loss is on the device.
+        The host does not wait with NCCL. With one rank, nothing is exchanged: only its loss is on the device.
         """
         own = self.sum.view(1)
         if group.world_size == 1:
@@ -268,9 +270,9 @@ class _Entry:
 class StepLog:
     """Writes a line for each update, and adds its values to the state.
 
-    Values of a device are read some updates later, when the device has computed them long since. Until then
-    the sums in the state lack them: `settled` reads all. If an observer raises, the values of the update that
-    it was given are added to the state that is settled next.
+    Values of a device are read a few updates later, when they have been computed. Until then, the sums in the
+    state lack them; `settled` reads all. If an observer raises, the values of its update are added to the
+    state that is settled next.
     """
 
     def __init__(
@@ -286,10 +288,10 @@ class StepLog:
         self._before_checkpoint = 0  # of the updates from the first unheeded one on
 
     def add(self, state: TrainerState, step: GatheredStep, late: DeviceValues | None = None) -> TrainerState:
-        """Log the update that ended before `state`; return the state with the values that are known now.
+        """Log the update that ended before `state`; return the state with all values known so far.
 
-        Without `late` these are the ones in `step`, of all ranks. Else the copy of `late` to the host is
-        issued, and `step` has the values of this rank.
+        Without `late`, `step` has the values of all ranks. Otherwise, `step` has the values of this rank, and
+        the copy of `late` to the host is started.
         """
         position = (state.epoch, state.step - 1)
         if late is None:
@@ -306,14 +308,14 @@ class StepLog:
         return self._read(state, late.behind)
 
     def settled(self, state: TrainerState) -> TrainerState:
-        """Return the state with the values of all updates. It waits for them."""
+        """Wait for the values of all updates, and return the state with them."""
         return self._read(state, 0)
 
     def requests(self, *, is_settled: bool = False) -> tuple[int, bool]:
         """Return the signal that ranks have recorded, or 0, and True if one wants a checkpoint.
 
-        All ranks get the requests of an update after the same update, whenever they have read its values:
-        those of a device some updates later, or once all ranks have settled the state.
+        All ranks get the requests of an update after the same update, whenever they have read its values: for
+        values of a device, a few updates later, or when all ranks have settled the state.
         """
         behind = 0 if is_settled else self._behind
         signal_number, wants_checkpoint = 0, False
@@ -325,7 +327,7 @@ class StepLog:
         return signal_number, wants_checkpoint
 
     def saved(self) -> None:
-        """Ignore requests for a checkpoint of updates before now, which has just been made."""
+        """Ignore earlier requests for a checkpoint, because one has just been made."""
         self._before_checkpoint = len(self._unheeded) + len(self._pending)
 
     def _read(self, state: TrainerState, behind: int) -> TrainerState:
@@ -363,8 +365,8 @@ class StepLog:
 
 
 def wait_for(event: Event, group: Group) -> None:
-    """Wait for work of a device. PeerLost if it depends on a rank that is lost or late."""
+    """Wait for work on a device. PeerLost if it depends on a rank that is lost or late."""
     if group.world_size == 1:
         event.synchronize()
     else:
-        group.wait_until(event.query, "no answer on the device")
+        group.wait_until(event.query, "no response on the device")

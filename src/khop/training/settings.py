@@ -24,7 +24,7 @@ class CheckpointPolicy:
     Args:
         steps: Updates between checkpoints. None (default): not by updates.
         minutes: Minutes between checkpoints, default 5. None: not by time.
-        keep: Number of last checkpoints to keep, default 2; if one is damaged, an older one is used.
+        keep: Number of most recent checkpoints to keep, default 2; if one is damaged, an older one is used.
         best: Number of checkpoints with the best scores to keep: best, best-1 (the second), ... Default
             1.
     Raises:
@@ -58,23 +58,23 @@ class TrainerSettings:
         schedule: Schedule of the learning rate, by default constant.
         weight_decay: Weight decay, default 0.
         optimizer: Optimizer of the weights, by default Adam.
-        evaluate_every: Epochs between evaluations, default 1. With 0.05 there are 20 in each epoch, with
-            `500 / len(loader)` one every 500 steps. The state after the last step is always evaluated.
+        evaluate_every: Epochs between evaluations, default 1. 0.05 means 20 per epoch, and
+            `500 / len(loader)` one every 500 steps. The final state is always evaluated.
         patience: Evaluations without improvement before training stops. None (default): never.
-        max_steps: Steps after which training stops, if `epochs` have more. None (default): no limit.
+        max_steps: Maximum number of steps. None (default): no limit.
         target: Metric and score of `val`, such as `("accuracy", 0.72)`; the first evaluation that reaches
             it ends the training. None (default): no target.
-        precision: "float32" (default), "float64", "tf32" for products of a GPU, or "bfloat16" by
-            autocast: parameters, moments and losses stay float32.
-        seed: Seed of dropout, default 0.
+        precision: "float32" (default), "float64", "tf32" for matrix products on a GPU, or "bfloat16" with
+            autocast, in which parameters, moments and losses stay float32.
+        seed: Random seed of dropout, default 0.
         device: Device of the model, default "cpu".
-        launches: Steps on a GPU: "single", one by one, "recorded" where that is possible, or "auto"
-            (default), recorded where that also keeps the bits of a resumed run.
+        launches: Kernel launches of steps on a GPU: "single": one by one; "recorded": as CUDA graphs if
+            possible; "auto" (default): as CUDA graphs if a resumed run also stays bit-identical.
         checkpoints: Frequency and number of checkpoints.
-        facts: Identity of the run, such as the graph's fingerprint: equal on all ranks, and when the run
-            is resumed. Default none.
+        facts: Identity of the run, such as the graph's fingerprint, which must be equal on all ranks, and
+            when the run is resumed. Default none.
     Raises:
-        ValueError: A setting is out of its range, or does not fit another one.
+        ValueError: A setting is out of range, or conflicts with another one.
     Example:
         >>> settings = khop.TrainerSettings(epochs=3, learning_rate=0.01, patience=2)
         >>> settings.device_type
@@ -121,7 +121,7 @@ class TrainerSettings:
         check_word("launches", self.launches, Launches)
         if self.precision == "tf32" and self.device_type != "cuda":
             raise ValueError(
-                f"precision 'tf32': only GPUs compute products in TF32, device is {self.device!r}; use "
+                f"precision 'tf32': only GPUs compute products in TF32, and device is {self.device!r}; use "
                 "float32"
             )
 
@@ -136,4 +136,4 @@ def _check_target(target: object) -> None:
         case (str() as metric, value) if metric:
             real_number("target", value)
         case _:
-            raise ValueError(f'target {target!r}: must be a metric and a score, as ("accuracy", 0.72)')
+            raise ValueError(f'target {target!r}: must be a metric and a score, such as ("accuracy", 0.72)')

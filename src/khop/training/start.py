@@ -25,13 +25,13 @@ def start(
     checkpoint: Checkpoint,
     nodes: Mapping[NodeType, Tensor],
 ) -> None:
-    """Load the weights of another run, and the state of its optimizer if one is given.
+    """Load the weights of another run, and the state of its optimizer if `optimizer` is given.
 
-    `nodes` are those of the other run's graph, int64 (nodes), -1 for new ones, by type; of other types, nodes
-    have the same numbers, and further ones are new. A new node gets the row `unknown` of the checkpoint, or
-    keeps the row of `model` if there is none. Settings of the optimizer, such as its learning rate, and
-    buffers with another shape stay as they are. ValueError names what does not fit. Collective if embeddings
-    are sharded.
+    `nodes` maps types to the nodes in the other run's graph, int64 (nodes), -1 for new ones; nodes of other
+    types have the same numbers, and additional ones are new. A new node gets the row `unknown` of the
+    checkpoint, or keeps the row of `model` if there is none. Settings of the optimizer, such as its learning
+    rate, and buffers with another shape are not changed. Raises ValueError for a mismatch. Collective if
+    embeddings are sharded.
     """
     with gathered(model):
         own = {plain_name(name): tensor.detach() for name, tensor in model.state_dict().items()}
@@ -65,7 +65,7 @@ class _Places:
     def of(cls, nodes: Tensor | None, before: int, count: int, node_type: NodeType) -> _Places:
         if nodes is None and count < before:
             raise ValueError(
-                f"{node_type!r} has {before:,} embeddings in the checkpoint, and the graph has {count:,} "
+                f"{node_type!r} has {before:,} embeddings in the checkpoint, but the graph has {count:,} "
                 f"nodes; give nodes={{{node_type!r}: ...}}, the node of the checkpoint's graph for each node"
             )
         if nodes is None:
@@ -79,7 +79,7 @@ class _Places:
         return cls(nodes, before)
 
     def moved(self, rows: Tensor, new: Tensor) -> Tensor:
-        """Return a row for each node; those of new nodes are `new`: one row, or a row for each node."""
+        """Return a row for each node; new nodes get `new`: a single row, or a row for each node."""
         is_new = self.nodes < 0
         out = rows.new_empty(len(self.nodes), *rows.shape[1:])
         out[~is_new] = rows[self.nodes[~is_new]]
@@ -100,7 +100,7 @@ def _tables(model: nn.Module) -> Iterator[tuple[str, str, NodeType]]:
 def _groups(own: Sequence[dict[str, Any]], stored: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the settings of this optimizer with the parameters of the checkpoint's.
 
-    ValueError for another optimizer, whose state is of another kind.
+    Raises ValueError for another kind of optimizer.
     """
     if [_kind(group) for group in own] != [_kind(group) for group in stored]:
         raise ValueError(
@@ -111,7 +111,7 @@ def _groups(own: Sequence[dict[str, Any]], stored: Sequence[dict[str, Any]]) -> 
 
 
 def _kind(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return names of settings, with the values that are true or false: these decide on the state."""
+    """Return the names of settings and the boolean values, which determine the form of the state."""
     return {
         name: value if isinstance(value, bool) else None
         for name, value in group.items()

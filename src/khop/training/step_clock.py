@@ -20,7 +20,7 @@ from khop.training import traffic
 BESIDE = ("sampling", "gathering")  # in other threads, in parallel to training
 WITHIN = ("waiting", "moving", "computing", "communicating", "saving")  # in the thread that trains
 STAGES = (*BESIDE, *WITHIN)
-LATE = "late"  # delay of a rank behind the first one at the gradient exchange
+LATE = "late"  # delay of a rank after the first rank at the gradient exchange
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TimedStep:
 
 
 def on_its_own() -> None:
-    """Wait for nothing: the default of clocks without a device that runs asynchronously."""
+    """Do not wait: the default of clocks without an asynchronous device."""
 
 
 class StepClock:
@@ -49,11 +49,11 @@ class StepClock:
         self._lap_began = time.monotonic()
 
     def start(self) -> None:
-        """Start waiting for a batch; the time before belongs to no step."""
+        """Start waiting for a batch; earlier time is not part of a step."""
         self._lap_began = time.monotonic()
 
     def received(self, batch: Batch) -> None:
-        """End the wait; the batch's own spans belong to this step too."""
+        """End the wait; the batch's spans are part of this step."""
         self._settled()
         moving = next((span for span in batch.spans if span.stage == "moving"), None)
         for span in batch.spans:
@@ -99,7 +99,7 @@ def seconds_by_stage(spans: Iterable[Span]) -> dict[str, float]:
 class RankStep:
     """Values of one rank."""
 
-    loss_sum: float  # 0 if a device has it
+    loss_sum: float  # 0 if it is on a device
     seeds: int
     signal_number: int  # of the signal that the rank has recorded, or 0
     ready_at: float  # moment at which its gradients were ready, by the clock of rank 0
@@ -149,7 +149,7 @@ class GatheredStep:
 
     @property
     def seconds(self) -> dict[str, list[float]]:
-        """Seconds of each rank by stage, and its delay behind the first rank at the gradient exchange."""
+        """Seconds of each rank by stage, and its delay after the first rank at the gradient exchange."""
         columns = (
             self.values[:, 3] - self.values[:, 3].min(),
             *self.values[:, _FIELDS : _FIELDS + len(STAGES)].T,
@@ -169,7 +169,7 @@ class GatheredStep:
 class Observer(Protocol):
     """Receives every event of a training run, in the thread that trains.
 
-    Implementers have all its methods; a subclass of `Unwatched` has those that it needs.
+    Implementers have all methods; a subclass of `Unwatched` only overrides those that it needs.
 
     Example:
         >>> class Losses(khop.Unwatched):
@@ -211,7 +211,7 @@ class Observer(Protocol):
 
         Args:
             done: Work done so far.
-            total: Work in all, in the same unit.
+            total: Total work, in the same unit.
         """
         ...
 

@@ -70,13 +70,13 @@ class SamplingLoader(BatchLoader, Protocol):
 
 
 def compare_ranks(loader: BatchLoader) -> None:
-    """Raise ValueError if the ranks have made different loaders, such as of a slice of the seeds each."""
+    """Raise ValueError if the ranks have different loaders, for example of slices of the seeds."""
     if isinstance(loader, SamplingLoader):
         loader.compare_ranks()
 
 
 def notice_drawn_relations(model: nn.Module, loader: BatchLoader) -> None:
-    """Warn if an R-GCN over a column of relations is trained on few neighbors without weights of a rule."""
+    """Warn if an R-GCN over a relation column is trained on sampled neighbors without weights."""
     found = (getattr(each, "relations", None) for each in model.modules())
     columns = [each for each in found if isinstance(each, RelationColumn)]
     if not columns or not isinstance(loader, SamplingLoader):
@@ -88,7 +88,7 @@ def notice_drawn_relations(model: nn.Module, loader: BatchLoader) -> None:
         name = column.column
         warnings.warn(
             f"R-GCN averages the drawn edges of each relation of {name!r}: with limited fanouts, rare "
-            "relations count less in training than in exact inference; draw by "
+            "relations count less in training than in exact inference; draw with "
             f"rule=khop.RelationMean({name!r}), in a run --rule relation-mean --rule-column {name}",
             stacklevel=2,
         )
@@ -122,7 +122,7 @@ def in_dtype_of(model: nn.Module, batch: Batch) -> Batch:
     return batch if fits else batch.map(cast)
 
 
-_BEHIND = 2  # updates after which a loss is read: the device has computed it since
+_BEHIND = 2  # updates after which a loss is read, because it has been computed by then
 
 
 @dataclass(frozen=True)
@@ -132,28 +132,28 @@ class ComputedStep:
     batch: Batch  # of this rank
     seeds: int  # losses, or groups of seeds, of this rank
     loss_sum: float | DeviceLoss  # sum of the losses of this rank
-    ready_at: float | None = None  # moment at which this rank waited for the others; None: unknown
+    ready_at: float | None = None  # time at which this rank waited for the others; None: unknown
 
 
 class Steps(Protocol):
     """Implementers compute the steps of a trainer."""
 
-    streams: Streams | None  # of the device that computes the losses; None: they are numbers of the host
+    streams: Streams | None  # stream of the device that computes the losses; None: they are on the host
 
     def epoch(self, epoch: int, clock: StepClock) -> Generator[ComputedStep]:
         """Yield the remaining steps of an epoch, each once its gradients are exchanged. Collective."""
         ...
 
     def state(self) -> dict[str, object]:
-        """Return plain values for a checkpoint, to have the same shapes after a resume."""
+        """Return plain values for a checkpoint, so that shapes are the same after a resume."""
         ...
 
 
 class EagerSteps:
     """Steps of batches with their own shapes, launched operation by operation.
 
-    The host reads no number of a device: losses are read some updates later, and the limit of the gradients'
-    norm is applied on the device. On the CPU losses are read and checked at once.
+    The host does not synchronize with a device: losses are read a few updates later, and gradients are
+    clipped on the device. On the CPU, losses are read and checked at once.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class EagerSteps:
             with products(self._settings.precision):
                 computed = self._computed(batch, batches, clock)
             yield computed
-            del batch, computed  # their memory is free while the next batch is awaited
+            del batch, computed  # free their memory before waiting for the next batch
 
     def state(self) -> dict[str, object]:
-        """Return no values: every batch has its own shapes."""
+        """Return no values, because shapes are not fixed."""
         return {}
 
     def _computed(self, batch: Batch, others: Iterator[Batch], clock: StepClock) -> ComputedStep:
-        """Compute a step from its first batch; its further micro-batches come from `others`."""
+        """Compute a step from its first batch; the other micro-batches come from `others`."""
         group, position = self._group, (batch.epoch, batch.step)
         _seed_generators(
             torch.device(self._settings.device), dropout_seed(self._settings.seed, *position, group.rank)
@@ -236,7 +236,7 @@ class EagerSteps:
         return losses, loss_sum, losses.numel() if num_groups is None else num_groups
 
     def _loss_sum(self, losses: Tensor, batch: Batch) -> float | Tensor:
-        """Return the sum of losses: a checked number on the CPU, and a scalar of a device as it is."""
+        """Return the sum of losses: a checked number on the CPU, or an unchecked tensor on a device."""
         loss_sum = batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum()
         if self.streams is not None:
             return loss_sum
@@ -246,7 +246,7 @@ class EagerSteps:
 
 
 def _seed_generators(device: torch.device, key: DrawKey) -> None:
-    """Seed the generators of a step: torch.manual_seed takes each GPU that the process sees."""
+    """Seed the generators of a step without torch.manual_seed, which would seed all visible GPUs."""
     if device.type not in ("cpu", "cuda"):
         torch.manual_seed(key.value)
         return
@@ -268,8 +268,8 @@ Model = TypeVar("Model", bound=nn.Module)
 def seeded(seed: int, make: Callable[[], Model]) -> Model:
     """Call `make` with torch's global generator seeded by `seed`; the generator is restored afterwards.
 
-    Modules draw their initial weights from that generator and from no other. Make the model on the CPU: the
-    weights are then independent of the device that it moves to.
+    Modules only draw their initial weights from that generator. Make the model on the CPU, so that the
+    weights do not depend on the device.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -38,7 +38,7 @@ class Constant:
 
     Args:
         name: "majority" or "mean".
-        output: Output for one node (outputs), as a model gives it.
+        output: Output for one node, (outputs), in the form of a model's output.
     Example:
         >>> khop.Constant.majority(torch.tensor([0, 2, 2]), classes=3).output
         tensor([0., 0., 1.])
@@ -53,7 +53,7 @@ class Constant:
 
     @classmethod
     def majority(cls, labels: Tensor, classes: int) -> Constant | None:
-        """Return the most frequent class, the lowest one of equally frequent ones; None if no label is known.
+        """Return the most frequent class, the lowest one in a tie; None if no label is known.
 
         Args:
             labels: Labels, int (n). Labels outside 0 to `classes` - 1 are unknown and do not count.
@@ -97,9 +97,9 @@ class Constant:
 
 
 def constant_of(objective: object, labels: Tensor, outputs: int) -> Constant | None:
-    """Return the best constant prediction for the labels of training; None if the objective states none.
+    """Return the best constant prediction for the training labels; None if the objective has none.
 
-    `outputs` is the number of values per node that the model gives. An objective states it by a method
+    `outputs` is the number of the model's outputs per node. An objective defines the prediction by a method
     `constant(labels, outputs)`.
     """
     stated: Callable[[Tensor, int], Constant | None] | None = getattr(objective, "constant", None)
@@ -114,7 +114,7 @@ def _check_labels(labels: Tensor) -> None:
 
 @dataclass(frozen=True)
 class MultiLabelClassification:
-    """Task: predict for nodes of one type which labels they have, by the binary cross-entropy of each label.
+    """Task: multi-label classification of nodes of one type, with binary cross-entropy per label.
 
     An output above 0 predicts the label. Unknown entries are skipped: a seed's loss is the mean over its
     known entries, and 0 if there are none.
@@ -189,8 +189,8 @@ class MultiLabelClassification:
     def _entries(self, labels: Tensor, output: Tensor) -> Tensor:
         if labels.shape != output.shape:
             raise ValueError(
-                f"{self.label} of {self.node_type!r} is of shape {tuple(labels.shape)}, the model's output "
-                f"of {tuple(output.shape)}: give the model one output per label"
+                f"{self.label} of {self.node_type!r} has shape {tuple(labels.shape)}, but the model's output "
+                f"has {tuple(output.shape)}: give the model one output per label"
             )
         return entries_of(labels)
 
@@ -200,10 +200,10 @@ _KEPT = 64  # tensors: a process has a few tasks
 
 @lru_cache(maxsize=_KEPT)
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return some numbers as a shared tensor (values); do not change it.
+    """Return some numbers as a shared tensor (values), which must not be changed.
 
-    The first call copies them to the device and waits. Later calls return the same tensor: recorded steps can
-    read it, and no step waits.
+    The first call copies them to the device and synchronizes. Later calls return the same tensor, so recorded
+    steps can read it.
     """
     return torch.tensor(values, dtype=dtype, device=device)
 
@@ -213,13 +213,13 @@ RegressionLoss = Literal["mse", "mae"]
 
 @dataclass(frozen=True)
 class LabelScale:
-    """Mean and standard deviation of each number of a label; (0, 1) leaves labels as they are.
+    """Mean and standard deviation of each value of a label; (0, 1) does not change labels.
 
     Args:
         mean: Mean of each number, default 0.
         deviation: Standard deviation of each number, above 0; default 1.
     Raises:
-        ValueError: There are not as many of both, or a deviation is not positive.
+        ValueError: The lengths differ, or a deviation is not positive.
     Example:
         >>> khop.LabelScale.of(torch.tensor([3.0, 5.0, float("nan")]))
         LabelScale(mean=(4.0,), deviation=(1.0,))
@@ -239,8 +239,8 @@ class LabelScale:
     def of(cls, labels: Tensor) -> LabelScale:
         """Compute the scale of labels in float64; NaN is left out.
 
-        Sums follow the order of the rows, so the result does not depend on threads or partitions. A
-        number that is constant has deviation 1.
+        Sums are in the order of the rows, so the result does not depend on threads or partitions. A constant
+        value has deviation 1.
 
         Args:
             labels: Labels (n) or (n, numbers).
@@ -251,7 +251,7 @@ class LabelScale:
         rows = labels.detach().cpu().double().reshape(labels.shape[0], -1).numpy()
         known = [column[~np.isnan(column)] for column in rows.T]
         if not all(column.size for column in known):
-            raise ValueError("labels: none is known; a scale needs one or more known labels of each number")
+            raise ValueError("labels: none is known; a scale needs at least one known label of each value")
         mean = tuple(float(column.mean()) for column in known)
         return cls(mean, tuple(float(column.std()) or 1.0 for column in known))
 
@@ -261,7 +261,7 @@ UNSCALED = LabelScale()
 
 @dataclass(frozen=True)
 class NodeRegression:
-    """Task: predict the numbers of a label for nodes of one type.
+    """Task: regression of a label of nodes of one type.
 
     Outputs are in the unit of the label. Unknown numbers, NaN, are skipped: a seed's loss is the mean
     over its known numbers, and 0 if there are none.
@@ -366,7 +366,7 @@ def number_rows(labels: Tensor, output: Tensor, column: str) -> Tensor:
         rows = rows.double()
     if rows.shape != output.shape:
         raise ValueError(
-            f"{column} has {rows.shape[1]} numbers, the model's output is of "
+            f"{column} has {rows.shape[1]} values per row, but the model's output has "
             f"shape {tuple(output.shape)}: give the model outputs={rows.shape[1]}"
         )
     return rows
@@ -382,11 +382,11 @@ class ClassLoss:
     Args:
         kind: "cross-entropy" (default), or "focal" (Lin et al. 2017), which multiplies the cross-entropy
             by (1 - p)^`gamma`, with p the probability of the label.
-        weights: Weight of each class. They are final: no division by the weights of a batch follows,
-            which would depend on the ranks; see `class_weights`. Default None: 1 for all.
+        weights: Weight of each class. Losses are not divided by the sum of weights in a batch, which would
+            depend on the ranks; see `class_weights`. Default None: 1 for all.
         smoothing: Label smoothing s: training on 1 - s for the label plus s / classes for every class
             (Szegedy et al. 2016). At least 0 and below 1; default 0.
-        gamma: Exponent of the focal loss, default 2.
+        gamma: Focusing parameter of the focal loss, default 2.
     Raises:
         ValueError: A number is out of its range.
     Example:
@@ -475,7 +475,7 @@ class Task(Protocol):
     def metric(self) -> str:
         """Name of the metric of its scores: "accuracy", "roc-auc".
 
-        Lower is better for "rmse" and "mae", also of a task from outside, and higher for all others.
+        Lower is better for "rmse" and "mae", also in custom tasks, and higher for all others.
         """
         ...
 
@@ -513,7 +513,7 @@ class NodeObjective(Task, Protocol):
 
 @dataclass(frozen=True)
 class WithMetric:
-    """An objective with another one of its metrics."""
+    """An objective with another of its metrics as the default."""
 
     inner: NodeObjective
     metric: str
@@ -542,7 +542,7 @@ class WithMetric:
         return self.inner.score(output, labels, nodes, metric or self.metric)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the constant prediction of the objective, if it states one."""
+        """Return the constant prediction of the objective, if it has one."""
         return constant_of(self.inner, labels, outputs)
 
 
@@ -578,7 +578,7 @@ class NodeClassification:
     loss: ClassLoss = CROSS_ENTROPY
 
     def __post_init__(self) -> None:
-        instance_of("loss", self.loss, ClassLoss, "must be a khop.ClassLoss, as khop.ClassLoss('focal')")
+        instance_of("loss", self.loss, ClassLoss, "must be a khop.ClassLoss, such as khop.ClassLoss('focal')")
         if self.metric not in METRICS:
             raise ValueError(f"metric {self.metric!r}: must be one of {sorted(METRICS)}")
 
@@ -593,7 +593,7 @@ class NodeClassification:
             node_type: Node type, by default the only one with labels.
             label: Label column, by default the only one of the type.
         """
-        instance_of("schema", schema, Schema, "must be a graph's schema, as graph.schema")
+        instance_of("schema", schema, Schema, "must be a graph's schema, such as graph.schema")
         return cls(*schema.label_column(node_type, label))
 
     @property
@@ -604,8 +604,8 @@ class NodeClassification:
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
         """Return (seeds): the loss of each seed.
 
-        On a device, the loss of a seed without a valid label is NaN: an error would wait for all queued
-        work.
+        On a device, the loss of a seed without a valid label is NaN, because an error would need a
+        synchronization.
 
         Args:
             output: Logits (seeds, classes).
@@ -668,15 +668,15 @@ def propagated(
     rounds: int = ROUNDS,
     joined: Callable[[Tensor], Tensor] = lambda rows: rows,
 ) -> tuple[Tensor, Tensor]:
-    """Spread known rows along edges (Zhu and Ghahramani 2002); return rows, and True where one has arrived.
+    """Label propagation (Zhu and Ghahramani 2002); return rows, and a mask of the rows that were reached.
 
     `edges` are offsets and sources of each edge type by destination, (nodes + 1) and (edges). `values` are
-    float (nodes, k), `known` bool (nodes). In each round a node takes the mean of its in-neighbors, weighted
-    by the share of known rows that has arrived there; known rows stay. Returns float64 (nodes, k) and bool
-    (nodes).
+    float (nodes, k), `known` bool (nodes). In each round, a node gets the mean of its in-neighbors, weighted
+    by the share of known rows that has reached them; known rows do not change. Returns float64 (nodes, k) and
+    bool (nodes).
 
-    Where ranks hold the edges in parts, `edges` lead to the nodes here, and `joined` takes float64
-    (nodes here, k + 1) and returns the rows of all nodes.
+    If edges are partitioned across ranks, `edges` are those into local nodes, and `joined` all-gathers
+    float64 (local nodes, k + 1).
     """
     mass = known.double().unsqueeze(1)
     start = torch.cat([torch.where(known.unsqueeze(1), values.double(), 0.0), mass], dim=1)

@@ -12,12 +12,12 @@ EXCHANGING = "exchanging"  # name of those seconds in the record of a step
 
 
 def values_of(traffic: Mapping[str, float]) -> list[float]:
-    """List a batch's counts in the order in which all ranks exchange them."""
+    """List a batch's counts in the order in which ranks exchange them."""
     return [traffic[name] for name in sorted(traffic)]
 
 
 def added(before: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
-    """Add the counts of a micro-batch to the counts before it in the step; the server is the last one."""
+    """Add the counts of a micro-batch to those of earlier ones in the step; the server is the last one."""
     return {name: value if name == SERVER else before.get(name, 0) + value for name, value in counted.items()}
 
 
@@ -45,7 +45,7 @@ def step_record(
     if not counted:
         return {"seconds": seconds}
     counts = {name: values for name, values in counted.items() if name != SECONDS}
-    exchanging = {EXCHANGING: counted[SECONDS]} if SECONDS in counted else {}  # caches alone exchange nothing
+    exchanging = {EXCHANGING: counted[SECONDS]} if SECONDS in counted else {}  # caches without an exchange
     return {"seconds": {**seconds, **exchanging}, "traffic": counts}
 
 
@@ -69,5 +69,5 @@ def epoch_record(traffic: Mapping[str, float]) -> dict[str, Mapping[str, float]]
 
 
 def _plain(value: float) -> float:
-    """Convert whole numbers to int; round others."""
+    """Convert integral values to int; round others."""
     return int(value) if value == int(value) else round(value, 6)

@@ -1,4 +1,4 @@
-"""Training loop: takes batches, writes checkpoints and metrics, and runs on one process or several ranks.
+"""Training loop with checkpoints and metrics, on one process or several ranks.
 
 Ctrl-C and SIGTERM do not interrupt an update of the weights.
 """
@@ -66,7 +66,7 @@ _NO_SCORES = ("epoch", "step", EPOCHS, "seconds")  # in records of evaluations
 def interrupts_held() -> Iterator[None]:
     """Defer Ctrl-C and SIGTERM to the end of the block, so that the block runs completely or not at all.
 
-    Outside the main thread this does nothing: Python delivers no signals there.
+    Outside the main thread, this does nothing, because Python does not deliver signals there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -88,9 +88,9 @@ def interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def interrupts_noted() -> Iterator[list[int]]:
-    """Record the first Ctrl-C or SIGTERM of the block in the list, and let the block end by itself.
+    """Record the first Ctrl-C or SIGTERM of the block in the list, without interrupting the block.
 
-    A second signal goes to the previous handler. Outside the main thread no signal arrives.
+    A second signal is passed to the previous handler. Outside the main thread, there are no signals.
     """
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -116,7 +116,7 @@ def interrupts_noted() -> Iterator[list[int]]:
 def terminations_raised() -> Iterator[None]:
     """Make SIGTERM raise Terminated in the block instead of ending the process at once.
 
-    A handler that is already installed stays.
+    An existing handler is kept.
     """
     if (
         threading.current_thread() is not threading.main_thread()
@@ -150,24 +150,24 @@ class TrainingResult:
 class Trainer:
     """Trains a model and its `NodeEmbedding` (with RowAdam); saves checkpoints in `out`/checkpoints.
 
-    The checkpoints have the best and the last state. Two runs with equal settings and the same number of
-    compute threads are bit-identical, for any number of loader threads: dropout gets a new seed in every
-    step. `fit` restores torch's global generator when it ends.
+    Checkpoints contain the best and the last state. Runs with equal settings and the same number of compute
+    threads are bit-identical, for any number of loader threads, because dropout is seeded in every step.
+    `fit` restores torch's global generator when it ends.
 
-    With several ranks the trainer is collective: every rank creates it with the same arguments and calls
+    With several ranks, the trainer is collective: every rank creates it with the same arguments and calls
     it. The ranks share batches and gradients, losses are for the global batch, and only rank 0 writes.
 
     Args:
-        model: Module whose `model(batch)` gives the outputs of the task.
+        model: Module whose `model(batch)` returns the outputs for the task.
         task: Task, such as `khop.NodeClassification`.
         loader: Loader of the training batches.
-        evaluate: Function that returns scores by name; "val" decides which evaluation is the best.
+        evaluate: Function that returns scores by name; "val" selects the best evaluation.
         settings: Settings of the run.
         out: Folder of checkpoints and metrics.jsonl.
-        observer: Receiver of the events of the run; default None.
-        before_epoch: Function called with the epoch before its first batch is made, and never when a run
-            resumes within an epoch: its work, such as a table of hard negatives, belongs into buffers of
-            the model. Default None.
+        observer: Receives the events of the run; default None.
+        before_epoch: Function called with the epoch number before its first batch is made, but not when a
+            run resumes within an epoch: store its results, such as a table of hard negatives, in buffers
+            of the model. Default None.
     Example:
         >>> y = torch.arange(40) % 2
         >>> columns, splits = {"x": torch.eye(2)[y], "y": y}, {"train": range(20), "val": range(20, 40)}
@@ -219,10 +219,10 @@ class Trainer:
         )
         self._seconds: dict[str, float] = {}
         self._clock = StepClock()
-        self._clock_offset = 0.0  # to rank 0's clock
+        self._clock_offset = 0.0  # offset to rank 0's clock
         self._interrupts: list[int] = []  # signals recorded on this rank
         self._log = StepLog(self._output.writer, self.observer, self._output.folder / LAST, self._group)
-        self._steps: Steps | None = None  # made when training begins
+        self._steps: Steps | None = None  # created when training begins
 
     def resume(self) -> None:
         """Load checkpoints/last; `fit` then continues with the next batch.
@@ -248,7 +248,7 @@ class Trainer:
         self._output.records, self._output.source = records, checkpoint.folder
         if not self._is_over():
             self.state = replace(state, is_finished=False)
-            self._output.records = records[: state.epoch]  # without that of an epoch which ended early
+            self._output.records = records[: state.epoch]  # without the record of an epoch that ended early
 
     def start_from(
         self,
@@ -264,10 +264,10 @@ class Trainer:
 
         Args:
             checkpoint: Folder of the checkpoint, such as `runs/a/checkpoints/best`.
-            nodes: By node type with embeddings, the node of the checkpoint's graph for each node of the
+            nodes: For each node type with embeddings, the node of the checkpoint's graph for each node of the
                 graph, int64 (nodes), -1 for new nodes; `khop.open_ids` finds them by id. Default: nodes have
-                the same numbers, and further ones are new, as after `khop.append`.
-            optimizer: Load the state of the optimizer too, which must be of the same kind; its learning rate
+                the same numbers, and additional ones are new, as after `khop append`.
+            optimizer: Also load the state of the optimizer, which must be of the same kind; its learning rate
                 and other settings are those of this run. Default False.
         Raises:
             ValueError: Names or shapes of weights differ, or the optimizer is another one.
@@ -278,7 +278,7 @@ class Trainer:
         start(self.model, self.optimizer if optimizer else None, found, nodes or {})
 
     def fit(self) -> TrainingResult:
-        """Train until the last epoch or step, or until scores end the training: `patience`, `target`.
+        """Train until the last epoch or step, or until `patience` or `target` ends the training.
 
         On Ctrl-C, SIGTERM and a lost rank, the trainer saves the state after the last update in
         checkpoints/last, and the exception propagates. Several ranks with GPUs, or with sharded embeddings,
@@ -305,7 +305,7 @@ class Trainer:
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
                 try:
-                    if not stops_together:  # else all ranks have saved it, or they are gone
+                    if not stops_together:  # otherwise, all ranks have saved it, or they are lost
                         self.state = self._log.settled(self.state)
                         self._output.save(self.state, LAST)
                 finally:
@@ -316,7 +316,7 @@ class Trainer:
             raise
         with self._group.exchanging("ending"):
             self._output.close()
-            self._group.meet("ending")  # if rank 0 could not write its last data, all ranks fail
+            self._group.meet("ending")  # all ranks fail if rank 0 could not write its last data
         state, records = self.state, self._output.records
         assert state.best_score is not None, "the last state is always evaluated"
         best = best_record(records, state, self.task.metric)
@@ -326,10 +326,10 @@ class Trainer:
 
     @property
     def _stops_together(self) -> bool:
-        """True if all ranks have to end after the same update.
+        """True if all ranks must end after the same update.
 
-        A checkpoint of sharded embeddings needs all ranks. A GPU waits for ever for an exchange that another
-        rank does not issue.
+        A checkpoint of sharded embeddings needs all ranks, and a GPU would wait forever for a collective that
+        another rank does not launch.
         """
         assert self._steps is not None, "_begin comes first"
         is_on_devices = self._group.world_size > 1 and self._steps.streams is not None
@@ -338,12 +338,12 @@ class Trainer:
     def rehearse(self, steps: int) -> int:
         """Run some updates as `fit` does, without evaluation; return the number of updates done.
 
-        It is for measurements. It continues into further epochs if needed. The first Ctrl-C ends it
-        early, after the same update on all ranks; a second one ends it at once. On a GPU each stage waits
-        until the device has finished, so that its time is its own work; steps are not recorded.
+        It is for measurements, and continues into later epochs if needed. The first Ctrl-C ends it early,
+        after the same update on all ranks; a second one ends it at once. On a GPU, each stage ends with a
+        synchronization, so that stages are measured separately; steps are not recorded as CUDA graphs.
 
         Args:
-            steps: Largest number of updates.
+            steps: Maximum number of updates.
         """
         if steps < 1:
             raise ValueError(f"steps {steps}: must be at least 1")
@@ -388,7 +388,7 @@ class Trainer:
             "launches": launches,
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
-        compare_ranks(self.loader)  # its sentences say more about seeds
+        compare_ranks(self.loader)  # its errors about seeds are more detailed
         check_equal_settings(self._group, {**own, **settings.facts})
         if self._group.rank == 0:
             notice_drawn_relations(self.model, self.loader)
@@ -468,7 +468,7 @@ class Trainer:
         self.observer.evaluated(record)
 
     def _count(self, scores: Mapping[str, Any]) -> None:
-        """Add the scores of an evaluation to the state, and apply them to the learning rate."""
+        """Add the scores of an evaluation to the state, and adapt the learning rate."""
         metric, plateau = self.task.metric, self.settings.schedule.plateau
         self.state = self.state.scored(scores[score_name(CHOSEN_BY, metric)], metric, plateau)
         for schedule in self._schedules if plateau else ():
@@ -521,7 +521,7 @@ class Trainer:
         signal_number = max(self._interrupts, default=0)
         own = RankStep(known, computed.seeds, signal_number, ready_at, self._output.is_due(updates=1))
         values = own.values(clock.unreported(), batch.traffic)
-        # Before the update, so that no rank makes the update if this exchange fails on the host.
+        # Before the update, so that no rank updates if this exchange fails on the host.
         with group.exchanging("exchanging losses", before.epoch, before.step):
             late = loss.with_values(group, values) if isinstance(loss, DeviceLoss) else None
             step = GatheredStep(group.gather(values) if late is None else values[None], batch.traffic)
@@ -549,7 +549,7 @@ class Trainer:
             loader=self.loader.state_dict(),
             schedule=self._schedules[0].state_dict(),
         )
-        self.state = ended  # the update is made, whatever the log says
+        self.state = ended  # the update is done, even if logging fails
         self.state = self._log.add(ended, step, late)
         signal_number, wants_checkpoint = self._log.requests()
         if wants_checkpoint if self._output.is_sharded else self._output.is_due():

@@ -68,7 +68,7 @@ class TrainerState:
         return replace(following, plateau_stale=0, plateau_scale=self.plateau_scale * plateau.factor)
 
     def check(self, steps: int, records: int, folder: Path) -> None:
-        """Raise ValueError if the numbers contradict each other or the run.
+        """Raise ValueError if the state is inconsistent in itself or with the run.
 
         `steps` is the number of steps per epoch, `records` the number of epochs known to be finished.
         """
@@ -90,11 +90,11 @@ class TrainerState:
             raise ValueError(
                 f"{folder}: epoch {self.epoch}, step {self.step} contradict the rest of the state, "
                 "or this run's "
-                f"{steps} steps an epoch: it is damaged; use another checkpoint, or train again"
+                f"{steps} steps per epoch: it is damaged; use another checkpoint, or train again"
             )
         if records < self.epoch:
             raise ValueError(
-                f"{folder}: is after {self.epoch} epochs, metrics.jsonl has {records}: restore the "
+                f"{folder}: has {self.epoch} epochs, but metrics.jsonl has {records}: restore the "
                 "file, or train again"
             )
 
@@ -114,7 +114,7 @@ class TrainerState:
 
 
 def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
-    """Decode the state in a checkpoint; ValueError if it is no trainer's, or for other facts."""
+    """Decode the state in a checkpoint; ValueError if it is not a trainer's, or has other facts."""
     expected = {entry.name for entry in fields(TrainerState)}
     # Earlier checkpoints lack these fields.
     optional = {"linear", "plateau_scale", "plateau_stale", "shapes", "evaluations", "is_finished"}
@@ -125,13 +125,13 @@ def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder:
             found = tuple(evaluations) if isinstance(evaluations, Sequence) else evaluations
             return TrainerState(**{**saved, "evaluations": found})
     raise ValueError(
-        f"{folder}: has the training state {sorted(saved)}, {sorted(expected)} is expected; "
+        f"{folder}: has the training state {sorted(saved)}, but {sorted(expected)} is expected; "
         "it is not from a khop.Trainer, or from another version of khop"
     )
 
 
 def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path) -> None:
-    """Raise ValueError, naming each fact of the run that differs from the checkpoint's, if there are any."""
+    """Raise ValueError that names the facts of the run that differ from the checkpoint's, if any."""
     differing = [
         f"{name} was {saved.get(name, 'not set')} and is {facts.get(name, 'not set')}"
         for name in sorted({*saved, *facts})
@@ -145,7 +145,7 @@ def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path
 
 
 def _way_back(differing: list[str]) -> str:
-    """Return the way to resume a run on a graph that rows were appended to."""
+    """Return the remedy for a run on a graph that has been appended to."""
     if not any(one.startswith("graph was") for one in differing):
         return ""
     return (
@@ -168,7 +168,7 @@ def check_weights(model: nn.Module, state: TrainerState, checkpoint: Path) -> No
     for name, weights in model.named_parameters():
         if not weights.detach().isfinite().all():
             raise ValueError(
-                f"the weights {name!r} are not finite numbers after the update before {_place(state)}: "
+                f"the weights {name!r} are not finite after the update before {_place(state)}: "
                 f"{_way_out(checkpoint)}"
             )
 
