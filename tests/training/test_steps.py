@@ -55,8 +55,8 @@ def test_khops_loader_has_every_method_with_the_same_arguments() -> None:
 COLUMN = RelationColumn("r", {FACT: RELATIONS, BACK: RELATIONS})
 SENTENCE = (
     "R-GCN averages the drawn edges of each relation of 'r': with limited fanouts, rare relations count less "
-    "in training than in exact inference; draw with rule=khop.RelationMean('r'), in a run --rule relation-mean "
-    "--rule-column r"
+    "in training than in exact inference; draw with rule=khop.RelationMean('r'), in a run --rule "
+    "relation-mean --rule-column r"
 )
 
 
