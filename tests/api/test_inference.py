@@ -173,7 +173,7 @@ def test_columns_are_the_loaders_the_models_or_all_but_labels(words: Graph) -> N
 
 
 def test_a_model_without_layers_is_exact_over_all_neighbors_and_a_warning_says_so(words: Graph) -> None:
-    with pytest.warns(UserWarning, match=r"Words does not expose .* of all neighbors, 2 hops deep") as told:
+    with pytest.warns(UserWarning, match=r"Words does not expose .* with all neighbors, 2 hops deep") as told:
         assert evaluate(Words(), words, split="val", loader=loader_of(words)) == full_score(words)
     assert len(told) == 1
     assert told[0].filename == __file__

@@ -109,7 +109,7 @@ def test_the_folder_has_the_graph_and_the_edges_of_the_walks(tmp_path: Path) -> 
 def test_names_and_paths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_shop(tmp_path / "shop", users=9, items=6)
     for path, relation, message in (
-        (PATH[:1], "near", "it must lead back, add the edge types of the way back"),
+        (PATH[:1], "near", "it must lead back to the start"),
         (["user likes item"], "near", "no edge type"),
         (["user sees shop", "shop seen user"], "near", "no edge type"),
     ):

@@ -186,7 +186,7 @@ def test_a_split_of_a_folder_is_trained_on(tmp_path: Path) -> None:
         ({"edge_type": ("user", "likes", "item")}, "split_links of .*likes.*: not an edge type"),
         ({"val": 1.0}, "val 1.0: must be a share from 0 to below 1, or a number of links"),
         ({"test": -1}, "test -1: must be"),
-        ({"val": 0.5, "test": 0.5}, "leave training none"),
+        ({"val": 0.5, "test": 0.5}, "leave no links for training"),
         ({"disjoint_share": 1}, "disjoint_share 1: must be"),
         ({"label": "stars"}, "column 'stars' of .*: not in the graph"),
         ({"negatives": -1}, "negatives -1: must be 0 or more"),

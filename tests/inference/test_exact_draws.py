@@ -139,7 +139,7 @@ def test_links_are_scored_over_the_edges_of_training() -> None:
     found = khop.evaluate_links(model, whole, links, loader=loader, **given)  # type: ignore[arg-type]
     sampled = khop.evaluate_links(model, whole, links, fanouts=FANOUTS, **given)  # type: ignore[arg-type]
     assert found == pytest.approx(sampled)
-    with pytest.raises(ValueError, match=r"TopK.*the fanouts of training are not known: give fanouts="):
+    with pytest.raises(ValueError, match=r"TopK.*the fanouts of training are unknown: give fanouts="):
         khop.evaluate_links(model, whole, links, **given)  # type: ignore[arg-type]
 
 
@@ -178,7 +178,7 @@ def test_groups_of_seeds_have_all_edges() -> None:
 
 def test_fanouts_that_are_missing_or_too_few_are_named() -> None:
     schema = graph().schema
-    with pytest.raises(ValueError, match=r"fanouts of training are not known: give fanouts=\[...\], one per"):
+    with pytest.raises(ValueError, match=r"fanouts of training are unknown: give fanouts=\[...\], one per"):
         ExactDraws(TopK("w")).of_layers(schema, schema.edge_types, 2)
     with pytest.raises(ValueError, match="the model has 2 layers; give one fanout per layer"):
         ExactDraws(TopK("w"), [3]).of_layers(schema, schema.edge_types, 2)

@@ -231,5 +231,5 @@ def test_unfit_triples_are_errors() -> None:
         triple_ranking(decoder, rows, rows, HELD_OUT[:2])
     with pytest.raises(ValueError, match="relations from 0 to 9, the decoder has 4"):
         triple_ranking(decoder, rows, rows, torch.tensor([[0, 1], [0, 9], [1, 2]]))
-    with pytest.raises(ValueError, match="give a decoder of relations"):
+    with pytest.raises(ValueError, match="give a decoder with relations"):
         triple_ranking(nn.Linear(1, 1), rows, rows, HELD_OUT)

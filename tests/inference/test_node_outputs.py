@@ -236,7 +236,7 @@ def test_types_and_nodes_that_there_are_no_outputs_of_are_named() -> None:
         layerwise_inference(model, graph.store, graph.features, node_type, nodes=nodes)  # type: ignore[arg-type]
 
     with pytest.raises(
-        ValueError, match=r"node type 'user': layer \d of the SAGE gives no rows of it; ask for"
+        ValueError, match=r"node type 'user': layer \d of the SAGE does not compute rows of it; give"
     ):
         infer("user")
     with pytest.raises(ValueError, match=r"seeds of 'item': there is no node 40; ids go from 0 to 39"):

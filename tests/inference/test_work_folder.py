@@ -97,7 +97,7 @@ def test_layers_that_are_released_leave_the_disk(tmp_path: Path) -> None:
 def test_one_process_at_a_time_is_at_work_in_it(tmp_path: Path) -> None:
     with (
         work_folder(tmp_path / "w", FACTS, LAYERS, ALONE),
-        pytest.raises(ValueError, match=r"w: another process uses it; wait for it"),
+        pytest.raises(ValueError, match=r"w: in use by another process; wait for it"),
         work_folder(tmp_path / "w", FACTS, LAYERS, ALONE),
     ):
         pass
@@ -108,7 +108,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
         pass
     with (
         pytest.raises(
-            ValueError, match=r"w: was started with another graph \(a, now b\); continue as it was"
+            ValueError, match=r"w: was started with another graph \(a, now b\); continue with"
         ),
         work_folder(tmp_path / "w", {"graph": "b"}, LAYERS, ALONE),
     ):
@@ -124,7 +124,9 @@ class RemoteRows(Group):
 
 def test_a_rank_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     with (
-        pytest.raises(ValueError, match=r"w: rank 1 does not see this folder of rank 0's; write to a place"),
+        pytest.raises(
+            ValueError, match=r"w: this folder of rank 0 is not visible to rank 1; write to a file"
+        ),
         work_folder(tmp_path / "w", FACTS, LAYERS, RemoteRows(1, 2)),
     ):
         pass

@@ -75,8 +75,8 @@ def test_a_mapping_names_the_columns_of_each_type() -> None:
             r"column 'x' of 'shop': not a type of the graph; there are \['user', 'item', \(",
         ),
         ({("user", "sees", "item"): ["x"]}, [], r"of \('user', 'sees', 'item'\): not a type of the graph"),
-        ([], {"user": ["x"]}, r"seed_columns of 'user': there are seeds of \['item'\]"),
-        ([], {BUYS: ["amount"]}, "there are seeds of"),
+        ([], {"user": ["x"]}, r"seed_columns of 'user': the seeds are of \['item'\]"),
+        ([], {BUYS: ["amount"]}, "the seeds are of"),
         (3, [], r"columns 3: give a list of names, \['x'\]"),
         ({"user": 3}, [], r"columns 3: give a list of names"),
         ("x", [], r"columns 'x': give a list of names, \['x'\]"),
@@ -159,5 +159,5 @@ def test_no_seeds_of_a_type_read_nothing_of_it() -> None:
 
 
 def test_edge_columns_need_edge_ids() -> None:
-    with pytest.raises(ValueError, match=r"the sampler gave no edge ids; make it with edge_ids=True"):
+    with pytest.raises(ValueError, match=r"the sampler returned no edge ids; make it with edge_ids=True"):
         gather_columns(GRAPH.features, choice({BUYS: ["amount"]}), sample(edge_ids=False))

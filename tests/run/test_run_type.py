@@ -94,7 +94,7 @@ class Wide:
         ),
         (
             {"kind": f"{__name__}:Missing"},
-            f"model.kind is '{__name__}:Missing': {__name__} has no 'Missing'; name a class or object of "
+            f"model.kind is '{__name__}:Missing': {__name__} has no 'Missing'; name a class or object in "
             "that module (run.toml)",
         ),
         (

@@ -210,7 +210,7 @@ def test_out_edges_are_those_of_a_count_by_hand(pairs: list[tuple[int, int]], da
 
 
 def test_out_edges_without_a_reverse_type_are_refused_with_a_remedy() -> None:
-    with pytest.raises(ValueError, match="the schema names none; write the graph with EdgeTable"):
+    with pytest.raises(ValueError, match="the schema has none; write the graph with EdgeTable"):
         FrontierView(ring(5, 2), 1, KEY).out_edges(torch.arange(2))
 
 

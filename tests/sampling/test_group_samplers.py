@@ -182,5 +182,5 @@ def test_a_group_does_not_depend_on_the_groups_beside_it() -> None:
 
 
 def test_rules_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="does not draw for disjoint groups"):
+    with pytest.raises(ValueError, match="does not support disjoint groups"):
         khop.ShadowSampler(chorded(), [2], layers=1, rule=khop.Labor())

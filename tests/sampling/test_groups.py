@@ -110,7 +110,7 @@ def test_the_state_of_a_loader_resumes_in_the_middle_of_an_epoch_and_knows_its_g
 def test_seeds_that_are_no_groups_are_refused_with_a_remedy() -> None:
     graph = chorded()
     sampler = khop.ShadowSampler(graph, [2], layers=1)
-    with pytest.raises(ValueError, match=r"are no groups, .* give the sampler to khop\.Loader"):
+    with pytest.raises(ValueError, match=r"are not groups, .* give the sampler to khop\.Loader"):
         sampler.sample(khop.Seeds({"node": torch.arange(3)}, {"node": torch.arange(3)}), DrawKey(0))
     with pytest.raises(ValueError, match="groups have no times"):
         khop.Loader(sampler, torch.arange(3), 1, seed_times=torch.arange(3))

@@ -160,12 +160,12 @@ def test_unfit_relations_are_errors(graph: khop.Graph) -> None:
         khop.Loader(sampler, khop.Links({FACT: ends}), 10).batch(0, 0)
     with pytest.raises(ValueError, match=r"corrupt 'head': must be"):
         khop.UniformNegatives(corrupt="head")  # type: ignore[arg-type]
-    with pytest.raises(Unsupported, match="by relation 'r': a GPU leaves out edges by their ends alone"):
+    with pytest.raises(Unsupported, match="by relation 'r': a GPU can only exclude edges by their ends"):
         khop.LinkSampler(graph, [1], relation="r", exclude="edge").for_kernels()
     one_way = graph.only([FACT])
     negatives = khop.UniformNegatives(1, exact=True, corrupt="source")
     sampler = khop.LinkSampler(one_way, [1], negatives=negatives, relation="r")
-    with pytest.raises(ValueError, match="sources are drawn by the reverse edge type"):
+    with pytest.raises(ValueError, match="sources are drawn with the reverse edge type"):
         khop.Loader(sampler, links(), 10).batch(0, 0)
     plain = khop.LinkSampler(one_way, [1], negatives=replace(negatives, exact=False), relation="r")
     assert khop.Loader(plain, links(), 10).batch(0, 0).links[FACT].relations is not None

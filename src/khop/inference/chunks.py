@@ -48,9 +48,9 @@ class Taken(Generic[Made]):
 
 @dataclass(frozen=True)
 class DynamicChunks:
-    """Chunks of a stage shared among ranks by a counter for all threads: faster ranks compute more chunks.
+    """Dynamic distribution of chunks over ranks by a shared counter: faster ranks compute more chunks.
 
-    How chunks are shared never changes a row.
+    The distribution does not change any row.
     """
 
     group: Group = ALONE
@@ -58,7 +58,7 @@ class DynamicChunks:
 
     @property
     def threads_each(self) -> int:
-        """One: each thread makes its chunks alone."""
+        """One, because each thread makes separate chunks."""
         return 1
 
     def layer_store(self) -> LayerStore:
@@ -102,7 +102,7 @@ def unwatched(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The place of a chunk in a computation, for servers that make its batch and for errors."""
+    """Position of a chunk in a computation, for servers that make its batch and for errors."""
 
     layer: int
     first_row: int
@@ -156,7 +156,7 @@ class Chunks:
     ) -> Batch:
         """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         limits = None if times is None else {node_type: times}
-        # A disjoint tree is keyed by its node's original id, independent of order and numbering.
+        # A disjoint tree is keyed by its node's original id, so it does not depend on order and numbering.
         originals = None if self._draws_by_ids else self.sampler.graph.original_ids(node_type)
         positions = nodes if originals is None else originals[nodes]
         seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
@@ -165,12 +165,12 @@ class Chunks:
         )
         sample = replace(
             sample, seed_positions={}, seed_times=limits or {}
-        )  # nodes have no place in an epoch
+        )  # nodes have no position in an epoch
         return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
 
     @property
     def _draws_by_ids(self) -> bool:
-        """True if no position is read: servers key draws by original ids, but trees by positions."""
+        """True if positions are not read: servers key draws by original ids, but trees by positions."""
         return self.sampler.graph.servers is not None and self.sampler.settings().get("trees") != "disjoint"
 
     def batch(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
@@ -188,8 +188,8 @@ def drawn(
 ) -> tuple[Sample, Columns, Columns]:
     """Return the sample of some seeds, the nodes' columns and the seeds' columns.
 
-    Servers make it if they have the graph; then only columns of this process, as rows of a layer, are
-    gathered here.
+    If the graph is on servers, they make it, and only columns of this process, such as rows of a layer, are
+    gathered in this process.
     """
     if sampler.graph.servers is None:
         return gather_columns(features, columns, sampler.sample(seeds, key))
@@ -235,7 +235,7 @@ class ChunkMeter:
         return out
 
     def _tell(self, done: int) -> None:
-        """Report progress unless it would go backwards: threads take chunks out of order."""
+        """Report progress unless it would decrease, because threads process chunks out of order."""
         if done > self._told:
             self._told = done
             self._progress(done, self._total)
@@ -260,10 +260,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class CollectiveChunks:
-    """Chunks of a stage shared among ranks by partition: each rank computes those of its own, one per round.
+    """Distribution of chunks by partition: each rank computes those of its partitions, one per round.
 
-    All ranks make the same number of rounds. A rank without chunks left makes an empty one, because the other
-    ranks still request rows from it.
+    All ranks make the same number of rounds. A rank without remaining chunks makes empty ones, because the
+    other ranks still request rows from it.
     """
 
     lanes: Lanes
@@ -271,7 +271,7 @@ class CollectiveChunks:
 
     @property
     def group(self) -> Group:
-        """The ranks that hold the graph."""
+        """The ranks that store the graph."""
         return self.lanes.group
 
     @property
@@ -381,11 +381,11 @@ def rank_bounds(stage: Stage, ranks: int) -> tuple[int, ...]:
 class InferenceWork:
     """The size of chunks, and the progress, prefetching and ranks of a computation of many rows."""
 
-    chunk_size: int = 1024  # nodes or links computed at a time
+    chunk_size: int = 1024  # nodes or links per chunk
     progress: Progress = unwatched
     in_flight: InFlight = FEW_IN_FLIGHT
     group: Group = ALONE
-    lanes: Lanes | None = None  # the graph's, if ranks hold parts of it
+    lanes: Lanes | None = None  # the graph's lanes, if it is partitioned
     chunk_edges: int = CHUNK_EDGES  # edges of a chunk's nodes, in exact evaluation
 
     def sharing(self, graph: GraphStore, features: FeatureStore) -> Sharing:
@@ -398,20 +398,20 @@ def sharing_of(
 ) -> Sharing:
     """Choose how ranks share chunks: in lockstep if they exchange rows in lanes, else dynamically.
 
-    ValueError if the stores ask other ranks and no lanes are given.
+    Raises ValueError if the stores are collective and no lanes are given.
     """
     if lanes is not None:
         return CollectiveChunks(lanes, in_flight)
     if graph.is_collective or features.is_collective:
         raise ValueError(
-            "lanes None: the graph is partitioned across ranks, which compute its rows together; give "
+            "lanes None: the graph is partitioned across ranks, which must compute its rows together; give "
             "lanes=graph.lanes, of the khop.Graph"
         )
     return DynamicChunks(group, in_flight)
 
 
 def rows_of_ranks(layer: Sequence[Stage], own: Mapping[NodeType, Tensor], lanes: Lanes) -> FeatureStore:
-    """Return a store over the rows of a layer on all ranks; `own` has this rank's. A gather is collective."""
+    """Return a store over a layer's rows on all ranks; `own` has this rank's rows. Gathers are collective."""
     rank, ranks = lanes.group.rank, lanes.group.world_size
     bounds: dict[Type, tuple[int, ...]] = {stage.node_type: rank_bounds(stage, ranks) for stage in layer}
     specs: dict[Type, dict[str, ColumnSpec]] = {

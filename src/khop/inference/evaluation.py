@@ -44,7 +44,7 @@ class EdgeOutputs:
 
 
 def labels_of(task: NodeObjective, features: FeatureStore, nodes: Tensor) -> Tensor:
-    """Return the labels of nodes, as stored: (nodes, ...). Collective where ranks hold columns in parts."""
+    """Return the labels of nodes, as stored: (nodes, ...). Collective if columns are partitioned."""
     pieces = [
         features.gather({task.node_type: Rows(some, (task.label,))})[task.node_type][task.label]
         for some in nodes.split(_LABELS_AT_ONCE)
@@ -67,7 +67,7 @@ def split_outputs(
     """
     for split, scored in splits.items():
         if scored.nodes.numel() == 0:
-            raise ValueError(f"split {split!r} of {task.node_type!r}: has no nodes to score; leave it out")
+            raise ValueError(f"split {split!r} of {task.node_type!r} has no nodes to score; leave it out")
     nodes = torch.cat([scored.nodes for scored in splits.values()])
     times = [scored.times for scored in splits.values() if scored.times is not None]
     labels = {

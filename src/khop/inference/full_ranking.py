@@ -46,19 +46,19 @@ def full_ranking(
 ) -> FullRanking:
     """Rank all candidates for each query, except those that were seen in training.
 
-    MRR and hits are means over pairs: each pair is ranked alone. Collective: the ranks share the queries,
-    and every rank gets the result, which does not depend on their number. All ranks call `scores_of`
-    equally often, so `scores_of` may exchange rows.
+    MRR and hits are means over pairs: each pair is ranked separately. Collective: the ranks share the
+    queries, and every rank gets the same result, for any number of ranks. All ranks call `scores_of` the
+    same number of times, so `scores_of` may be collective.
 
     Args:
         scores_of: Function from queries, int64 (n), to their scores (n, candidates). It gets as many
-            queries at a time as fit into `chunk_bytes`.
-        held_out: Pairs to find, int64 (2, pairs): queries, then candidates. A repeated pair counts once.
+            queries at a time as fit in `chunk_bytes`.
+        held_out: Pairs to find, int64 (2, pairs): queries, then candidates. Duplicates are counted once.
         seen: Pairs to leave out, int64 (2, pairs), also where they are in `held_out`.
         num_candidates: Number of candidates.
         at: Values of k for Recall@k, NDCG@k and Hits@k, default (10, 20).
-        known: Pairs, int64 (2, pairs), that do not count against another pair of their query (the
-            filtered setting of knowledge graphs). Default None: all count.
+        known: Pairs, int64 (2, pairs), that are not candidates when another pair of their query is ranked
+            (the filtered setting of knowledge graphs). Default None: all are candidates.
         chunk_bytes: Memory for scores, default 256 MiB.
     Returns:
         Recall, NDCG, MRR and hits.
@@ -84,7 +84,7 @@ def full_ranking(
     keys = keys[~torch.isin(keys, masked)]
     others = None if known is None else _keys(known, num_candidates, "known")
     if keys.numel() == 0:
-        raise ValueError("full ranking: held_out has no pair that is not in seen; there is nothing to find")
+        raise ValueError("full ranking: all pairs of held_out are in seen, so there is nothing to find")
     queries, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
     rows = max(1, chunk_bytes // (16 * num_candidates))
     ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # where each query's pairs begin
@@ -130,7 +130,9 @@ def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
 
 def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidates: int) -> Tensor:
     """Copy scores to the CPU and set the scores of seen candidates to -inf."""
-    instance_of("full ranking: scores", scores, Tensor, "scores_of must give a tensor (queries, candidates)")
+    instance_of(
+        "full ranking: scores", scores, Tensor, "scores_of must return a tensor (queries, candidates)"
+    )
     expected = (queries.numel(), num_candidates)
     if scores.shape != expected:
         raise ValueError(
@@ -247,9 +249,9 @@ def triple_ranking(
         sources: Rows of all nodes of the source type (nodes, width).
         destinations: Rows of all nodes of the destination type (nodes, width).
         triples: Triples to rank, int64 (3, n): source, relation, destination.
-        known: Triples, int64 (3, m), that do not count against a triple of the same relation and other
-            end: give training, validation and test triples for the filtered setting (Bordes et al. 2013).
-            Default None: the raw setting.
+        known: Triples, int64 (3, m), that are not candidates when a triple with the same relation and other
+            end is ranked: give training, validation and test triples for the filtered setting (Bordes et
+            al. 2013). Default None: the raw setting.
         at: Values of k for Hits@k, default (1, 3, 10).
     Returns:
         The ranking of both ends.
@@ -262,7 +264,9 @@ def triple_ranking(
         [1, 3, 10]
     """
     if not isinstance(decoder, RelationDecoder | RowsOfType):
-        raise ValueError(f"decoder {shown(decoder)}: give a decoder of relations, as khop.models.TransE")
+        raise ValueError(
+            f"decoder {shown(decoder)}: give a decoder with relations, such as khop.models.TransE"
+        )
     for name, given in (("triples", triples), ("known", known)):
         if given is not None and (given.dim() != 2 or given.shape[0] != 3 or given.dtype != torch.int64):
             raise ValueError(

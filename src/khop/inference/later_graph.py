@@ -1,4 +1,4 @@
-"""Graph in memory of the neighborhood of nodes and edges that were imported after training."""
+"""A graph joined with nodes and edges that were imported after training, in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Columns = dict[NodeType | EdgeType, dict[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Neighborhood:
-    """Some nodes with all their neighbors up to a number of hops, numbered anew."""
+    """The k-hop neighborhood of some nodes, with new node numbers."""
 
     nodes: Mapping[NodeType, Tensor]  # int64 (nodes), ascending: the node of the joined graph
     graph: CscGraph
@@ -43,9 +43,8 @@ class _Edges:
 class JoinedGraph:
     """A graph and later data, as if the later rows had followed the tables of the graph.
 
-    Nodes of the graph keep their numbers; new nodes follow. A row holds edges of the graph, then later
-    edges in their order, and is sorted by times if the graph's rows are. Only the rows that are asked
-    for are read.
+    Nodes of the graph keep their numbers; new nodes follow. A row has edges of the graph, then later edges in
+    their order, and is sorted by time if the graph's rows are. Only requested rows are read.
     """
 
     base: CscGraph
@@ -68,7 +67,7 @@ class JoinedGraph:
         followed: Collection[EdgeType],
         threads: int = 1,
     ) -> Neighborhood:
-        """Return seeds, and all that reaches them in `hops` hops along the edge types `followed`.
+        """Return the `hops`-hop neighborhood of seeds along the edge types `followed`.
 
         Rows of nodes less than `hops` hops away are complete; the outermost nodes have none.
         """

@@ -59,7 +59,7 @@ from khop.training.edge_tasks import (
 from khop.training.steps import mover
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
-CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded at a time
+CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded per chunk
 
 
 def node_rows(
@@ -89,11 +89,11 @@ def node_rows(
         rule: Rule of training, as for `khop.layerwise_inference`; default `Uniform()`.
         fanouts: Fanouts of training, for rules that need them; default None.
         chunk_size: Nodes per chunk, default 8192.
-        chunk_edges: Most edges of a chunk with several nodes, default 1048576.
-        progress: Function called with the number of rows done and in all; by default none.
+        chunk_edges: Maximum edges of a chunk with several nodes, default 1048576.
+        progress: Function called with the numbers of finished rows and of all rows; by default none.
         in_flight: Threads and memory of the batches.
         group: Ranks that share the work; by default this process.
-        lanes: Lanes of a graph of which ranks have parts; default None.
+        lanes: Lanes of a partitioned graph; default None.
     Returns:
         Rows (nodes, width) by node type, on the CPU.
     Raises:
@@ -204,13 +204,12 @@ def with_negatives(
     """Draw negatives for links; the same seed draws the same negatives.
 
     Args:
-        graph: Graph from which negatives are drawn; exact negatives are no edges of it. Give the whole
-            graph, with the held-out links in it, so that no held-out link is drawn as a negative.
+        graph: Graph from which negatives are drawn; exact negatives are never edges of it. Give the whole
+            graph with the held-out links, so that held-out links are not drawn as negatives.
         links: The links.
         negatives: Distribution of the negatives, such as `khop.UniformNegatives(100)`.
         seed: Seed of the draws, default 0.
-        time: For links with times, the column of their destinations that states from when a destination
-            exists. Default None.
+        time: For links with times, the column with the times from which destinations exist. Default None.
     Returns:
         The same links with negatives.
     Raises:
@@ -271,7 +270,7 @@ def mean_metrics(
 
 
 def check_metrics(metrics: Sequence[LinkMetric]) -> None:
-    """Raise ValueError unless all names are metrics of links."""
+    """Raise ValueError unless all names are link metrics."""
     if isinstance(metrics, str):
         raise ValueError(f"metrics {metrics!r}: give a list of them, such as [{metrics!r}]")
     for metric in metrics:
@@ -288,8 +287,8 @@ def check_pair_labels(links: Links, metrics: Sequence[LinkMetric]) -> None:
     for metric in metrics:
         if not is_pair_metric(metric):
             raise ValueError(
-                f"metric {metric!r}: ranks each link among its own negatives, and these links have labels "
-                f"alone; give {', '.join(PAIR_METRICS)} or hits@K, or khop.Links(..., negatives=...)"
+                f"metric {metric!r}: ranks each link among its negatives, but these links only have labels; "
+                f"give {', '.join(PAIR_METRICS)} or hits@K, or khop.Links(..., negatives=...)"
             )
     for edge_type, labels in (links.labels or {}).items():
         wrong = labels.flatten()[((labels != 0) & (labels != 1)).flatten()]

@@ -1,6 +1,6 @@
 """Outputs of a trained model for nodes: exact, layer by layer over all neighbors, or sampled.
 
-Exact inference takes the edges of each layer by the sampler's rule and fanouts.
+Exact inference selects and weighs the edges of each layer by the sampler's rule and fanouts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from khop.training.steps import mover
 
 @dataclass(frozen=True, eq=False)
 class BesideRows(FeatureStoreBase):
-    """A feature store with node rows of one store and edge columns of another."""
+    """A feature store that combines the node columns of one store and the edge columns of another."""
 
     rows: FeatureStore
     edges: FeatureStore
@@ -74,7 +74,7 @@ class BesideRows(FeatureStoreBase):
 
     @property
     def is_collective(self) -> bool:
-        """True if a gather of one of the stores asks other ranks."""
+        """True if a gather of one of the stores is collective."""
         return self.rows.is_collective or self.edges.is_collective
 
     def local_rows(self, type_: Type) -> range:
@@ -103,8 +103,8 @@ def takes_fanouts(rule: Rule, schema: Schema, edge_types: Sequence[EdgeType]) ->
 def unknown_fanouts(rule: Rule) -> ValueError:
     """Return the error for such a rule without these fanouts."""
     return ValueError(
-        f"{rule}: exact inference takes the edges that training takes, and the fanouts of training are not "
-        "known: give fanouts=[...], one per layer"
+        f"{rule}: exact inference selects the same edges as training, but the fanouts of training are "
+        "unknown: give fanouts=[...], one per layer"
     )
 
 
@@ -120,8 +120,8 @@ class ExactDraws:
     ) -> tuple[FanoutByType, ...]:
         """Return the fanouts of each layer's draws by edge type, input layer first; 0 for types not followed.
 
-        They are -1 unless the rule takes the edges of training: `RuleBase.exact_fanout`. ValueError if it
-        does, and the fanouts of training are missing or not one per layer.
+        They are -1 unless the rule selects edges as in training; see `RuleBase.exact_fanout`. Raises
+        ValueError if it does, and the fanouts of training are missing or not one per layer.
         """
         hops: Sequence[FanoutByType] = [dict.fromkeys(schema.edge_types, 1)] * num_layers
         if takes_fanouts(self.rule, schema, followed):
@@ -179,7 +179,7 @@ def columns_read(
 
 
 def rule_of(model: nn.Module) -> Rule:
-    """Return the rule by which neighbors are drawn for a model, unless another one is chosen."""
+    """Return the default rule that draws neighbors for a model."""
     rule: Rule = getattr(model, "rule", UNIFORM)
     return rule
 
@@ -212,8 +212,8 @@ def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> Sequ
         )
     if warn:
         warnings.warn(
-            f"{name} does not expose its layers: exact evaluation runs forward(batch) on batches of all "
-            f"neighbors, {hops} hops deep, and computes a node anew for every batch that needs it; to "
+            f"{name} does not expose its layers: exact evaluation runs forward(batch) on batches with all "
+            f"neighbors, {hops} hops deep, and recomputes a node for every batch that needs it; to "
             "compute each layer once per node, give layers with forward(x, adjacency) in a "
             "khop.models.Sequential",
             stacklevel=4,
@@ -241,11 +241,11 @@ def layerwise_inference(
     group: Group = ALONE,
     lanes: Lanes | None = None,
 ) -> Tensor:
-    """Compute the model's exact outputs over all neighbors, one layer after another.
+    """Compute the model's exact outputs over all neighbors, layer by layer.
 
-    Every layer is computed for all nodes before the next begins. The values of two layers are in memory,
-    once per machine; `khop.infer` keeps them in files instead. The ranks of a group share the chunks of
-    each layer, and every rank gets all values. The result is bit-identical for any number of ranks.
+    Every layer is computed for all nodes before the next one. The values of two layers are in memory, once
+    per machine; `khop.infer` stores them in files instead. The ranks of a group share the chunks of each
+    layer, and every rank gets all values. The result is bit-identical for any number of ranks.
 
     Args:
         model: Model that exposes its layers (`khop.models.Layered`).
@@ -255,15 +255,15 @@ def layerwise_inference(
         nodes: Nodes, as ids or a boolean mask; by default all of the type.
         rule: Rule of training: neighbors are weighed by what its draws estimate (`RuleBase.has_weights`).
             By default the model's.
-        fanouts: Fanouts of training, for `TopK`, which takes the edges that training takes; other rules
+        fanouts: Fanouts of training, for `TopK`, which selects the same edges as in training; other rules
             ignore them. Default None.
         chunk_size: Nodes per chunk, default 8192.
-        chunk_edges: Most edges of a chunk with several nodes, default 1048576.
-        progress: Function called with the number of rows done and in all; by default none.
+        chunk_edges: Maximum edges of a chunk with several nodes, default 1048576.
+        progress: Function called with the numbers of finished rows and of all rows; by default none.
         in_flight: Threads and memory of the batches.
         group: Ranks that share the work; by default this process.
-        lanes: Lanes of a graph of which ranks have parts: each rank then computes and stores its nodes'
-            values, regardless of `group`. Default None.
+        lanes: Lanes of a partitioned graph: each rank then computes and stores the values of its nodes,
+            regardless of `group`. Default None.
     Returns:
         Outputs (nodes, outputs), on the CPU.
     Raises:
@@ -323,7 +323,7 @@ def sampled_inference(
         progress: Function called with the number of rows done and in all; by default none.
         in_flight: Threads and memory of the batches.
         group: Ranks that share the work; by default this process.
-        lanes: Lanes of a graph of which ranks have parts; default None.
+        lanes: Lanes of a partitioned graph; default None.
     Returns:
         Outputs (nodes, outputs), on the CPU.
     Raises:
@@ -575,8 +575,8 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> Row
         given = model.layer(index, h, block)
         if node_type not in given:
             raise ValueError(
-                f"node type {node_type!r}: layer {index + 1} of the {type(model).__name__} gives no rows of "
-                "it; ask for one of the types that the model was made for, its targets"
+                f"node type {node_type!r}: layer {index + 1} of the {type(model).__name__} does not compute "
+                "rows of it; give one of the model's target types"
             )
         out = given[node_type].index_select(0, batch.sample.seed_index[node_type])
         return model.head(node_type, out) if head else out

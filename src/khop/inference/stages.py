@@ -1,4 +1,4 @@
-"""Stages of layer-wise inference, and the chunks of nodes that a stage is divided into.
+"""Stages of layer-wise inference, and their division into chunks of nodes.
 
 A chunk has a limited number of nodes and of edges. The rows of a stage are in memory, one copy per process
 or one shared copy per machine.
@@ -96,7 +96,7 @@ def row_table(rows: Mapping[NodeType, Tensor]) -> FeatureTable:
 
 def write_rows(descriptor: int, rows: Tensor, offset: int) -> None:
     """Write all bytes of the rows, on the CPU, at `offset` of a file; OSError if there is no space."""
-    # pwrite, not assignment through a mapping: on a full disk a mapping ends the process by a signal.
+    # pwrite, not assignment to a mapping, which would end the process by a signal if the disk is full.
     content = rows.contiguous().view(-1).view(torch.uint8).numpy().data
     while content:
         written = os.pwrite(descriptor, content, offset)
@@ -187,7 +187,7 @@ EdgesOf = Callable[[slice], Tensor]  # numbers of edges of some rows, int64
 
 @dataclass(frozen=True)
 class ChunkLimits:
-    """The most nodes of a chunk, and the most edges to its nodes. A node with more is a chunk by itself."""
+    """Maximum nodes and in-edges of a chunk. A node with more edges is a separate chunk."""
 
     nodes: int
     edges: int = CHUNK_EDGES
@@ -200,7 +200,7 @@ class ChunkLimits:
 def chunk_starts(pieces: Sequence[int], limits: ChunkLimits, edges_of: EdgesOf) -> tuple[int, ...]:
     """Return the first row of every chunk, and the end; no chunk crosses a bound of `pieces`.
 
-    Only the numbers of edges decide: the chunks are equal wherever the edges are stored.
+    They only depend on the numbers of edges, not on where edges are stored.
     """
     starts = [start for first, last in pairwise(pieces) for start in _starts(first, last, limits, edges_of)]
     return (*starts, pieces[-1])
@@ -290,7 +290,7 @@ class MemoryStore:
 
 
 class OwnRows:
-    """Rows of which every rank holds a copy; chunks are exchanged when all are computed."""
+    """Rows with a copy on every rank; chunks are broadcast when all are computed."""
 
     def __init__(self, stage: Stage, group: Group, out: Tensor | None = None) -> None:
         self.missing = range(stage.num_chunks)
@@ -316,9 +316,9 @@ class OwnRows:
 
 
 class SharedRows:
-    """Rows in one block of memory that all ranks of a machine have mapped.
+    """Rows in shared memory that all ranks of a machine have mapped.
 
-    The memory has no name, so nothing can be left behind: the last process that has it frees it.
+    The memory has no name, so it is freed with the last process that uses it.
     """
 
     def __init__(self, stage: Stage, group: Group, descriptor: int) -> None:

@@ -1,6 +1,6 @@
-"""Rows of inference stages in files, with journals that let an interrupted pass continue.
+"""Rows of inference stages in files, with journals to resume an interrupted run.
 
-Ranks without a shared file system have a folder each.
+Without a shared file system, each rank has a folder.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class WorkFolder:
     """Layer store in files, which several machines may share.
 
     A chunk is recorded in a journal, with a digest, after its rows are on disk. If a process is killed at any
-    moment, any number of ranks can resume from the folder. Rows that do not fit their digest are computed
-    again.
+    time, any number of ranks can resume from the folder. Rows that do not match their digest are recomputed.
     """
 
     path: Path
@@ -141,17 +140,17 @@ def work_folder(
 ) -> Iterator[WorkFolder]:
     """Create the folder, or resume it; it stays on disk unless `remove` is called. Collective.
 
-    Rank 0 reads the rows that earlier attempts have written, at several GB/s, and warns of those that do not
-    fit their digests. ValueError if the folder was started with other facts, if another process uses it, or
-    if a rank does not see it.
+    Rank 0 verifies the rows written by earlier attempts, at several GB/s, and warns about those that do not
+    match their digests. Raises ValueError if the folder was started with other facts, if another process uses
+    it, or if it is not visible to a rank.
     """
     with _held(path, facts, group):
         found = _intact_chunks(path, layers) if group.rank == 0 else None
         shared = group.share_bytes(json.dumps(found).encode() if found is not None else None)
         if not (path / _FACTS).is_file():
             raise ValueError(
-                f"{path}: rank {group.rank} does not see this folder of rank 0's; "
-                "write to a place that all machines share"
+                f"{path}: this folder of rank 0 is not visible to rank {group.rank}; "
+                "write to a file system that all machines share"
             )
         written = {name: frozenset(chunks) for name, chunks in json.loads(shared).items()}
         journal = path / _JOURNALS / f"{uuid.uuid4().hex}.jsonl"
@@ -178,7 +177,7 @@ def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{path}: another process uses it; wait for it, or write to another name"
+                f"{path}: in use by another process; wait for it, or choose another name"
             ) from None
         _check_facts(path, facts)
         yield
@@ -198,7 +197,7 @@ def _check_facts(path: Path, facts: Mapping[str, str]) -> None:
         if before.get(name) != facts[name]:
             raise ValueError(
                 f"{path}: was started with another {name} ({before.get(name)}, now {facts[name]}); continue "
-                "as it was started, remove the folder, or write to another name"
+                "with the original settings, remove the folder, or choose another name"
             )
 
 
@@ -215,7 +214,7 @@ def _intact_chunks(path: Path, layers: Sequence[Sequence[Stage]]) -> dict[str, l
         if len(intact) < len(of_stage):
             damaged = len(of_stage) - len(intact)
             warnings.warn(
-                f"{file}: {damaged} of {len(of_stage)} chunks of rows are damaged, and are computed again",
+                f"{file}: {damaged} of {len(of_stage)} chunks of rows are damaged, and will be recomputed",
                 stacklevel=2,
             )
         found[_name(stage)] = intact

@@ -1,4 +1,4 @@
-"""Columns of a loader: names by type, and columns that the model gathers itself."""
+"""Columns of a loader: names by type, and deferred columns, which the model gathers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NamesByType = Mapping[NodeType | EdgeType, Sequence[str]]
 class Narrow(StrEnum):
     """Output dtype of narrow columns: float16, bfloat16 and quantized ones."""
 
-    FLOAT32 = "float32"  # converted during the gather, as models on the CPU need it
-    STORED = "stored"  # half the bytes to copy to another device, which can convert them itself
+    FLOAT32 = "float32"  # converted during the gather, for models on the CPU
+    STORED = "stored"  # fewer bytes to copy to a device, which converts them
 
 
 class Gather(StrEnum):
@@ -59,7 +59,7 @@ class ColumnChoice:
         asked_of_seeds = _by_type(schema, seed_columns, seed_types, "seed_columns")
         for type_ in asked_of_seeds:
             if type_ not in seed_types:
-                raise ValueError(f"seed_columns of {type_!r}: there are seeds of {list(seed_types)}")
+                raise ValueError(f"seed_columns of {type_!r}: the seeds are of {list(seed_types)}")
         types = {**asked, **asked_of_seeds} if Narrow(narrow) is Narrow.FLOAT32 else {}
         widened = {t: _narrow_columns(schema, t) for t in types}
         return cls(
@@ -71,7 +71,7 @@ class ColumnChoice:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to gather."""
+        """True if there are no columns to gather."""
         return not (self.of_nodes or self.of_edges or self.of_seeds)
 
 
@@ -148,8 +148,8 @@ def split_deferred(
 ) -> tuple[ColumnChoice, DeferredColumns]:
     """Divide a choice into the columns that are gathered ahead, and those that batches have by id.
 
-    Deferred are, if asked for, columns of nodes with rows of float32, float64 or bfloat16 numbers, in one
-    table in the memory of the device. Others, as in pinned memory or narrower ones to convert, are gathered.
+    If requested, node columns of float32, float64 or bfloat16 in a single table in device memory are
+    deferred. Others, such as columns in pinned memory or narrower ones to convert, are gathered.
     """
     if gather is Gather.AHEAD:
         return choice, NOTHING_DEFERRED

@@ -152,7 +152,9 @@ def _edge_ids(sample: Sample, edge_type: EdgeType) -> Tensor:
     ids = [part.edge_ids for part in _parts(sample, edge_type)]
     known = [of_part for of_part in ids if of_part is not None]
     if len(known) < len(ids):
-        raise ValueError(f"columns of {edge_type}: the sampler gave no edge ids; make it with edge_ids=True")
+        raise ValueError(
+            f"columns of {edge_type}: the sampler returned no edge ids; make it with edge_ids=True"
+        )
     return torch.cat(known) if known else torch.empty(0, dtype=torch.int64)
 
 

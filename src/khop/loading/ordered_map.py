@@ -15,17 +15,17 @@ from khop.kernels.gather import PLACE
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-take_place = PLACE.set  # states which item this thread works on: work on lower ones goes first at a disk
-POLL_S = 0.5  # how often a waiting thread checks that there still is a thread to wake it
+take_place = PLACE.set  # the item of this thread: disk reads for lower items are served first
+POLL_S = 0.5  # interval at which a waiting thread checks that other threads are alive
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """Limits on work ahead of the consumer. They change no result."""
+    """Limits on work ahead of the consumer. They do not change results."""
 
     threads: int = 2
-    prefetch: int = 4  # items given to a thread and not yet consumed
-    prefetch_bytes: int = 1 << 30  # no new item starts while finished, unconsumed results hold more
+    prefetch: int = 4  # items started and not yet consumed
+    prefetch_bytes: int = 1 << 30  # no new item is started while finished, unconsumed results are larger
 
     def __post_init__(self) -> None:
         for name, value in [*vars(self).items()]:
@@ -107,7 +107,7 @@ class _Line(Generic[Item, Result]):
         return self._taken(index).given().result
 
     def close(self) -> None:
-        """Start no more items."""
+        """Do not start more items."""
         with self._changed:
             self._closed = True
             self._finished.clear()

@@ -111,7 +111,7 @@ class FrontierView:
     def random_words(self, node_type: NodeType, nodes: Tensor) -> Tensor:
         """Draw a whole number from 0 to 2^32 - 1 for every node, int64 (nodes).
 
-        A number depends on seed, epoch, step, layer and original node id, and on nothing else.
+        A number only depends on seed, epoch, step, layer and original node id.
 
         Args:
             node_type: Type of the nodes.
@@ -128,8 +128,8 @@ class FrontierView:
     def out_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
         """Return all out-edges of the nodes, by type: the in-edges of the reverse types, turned around.
 
-        Types without a recorded reverse (`reverse_of`) are left out. Edges have no ids: those of the
-        reverse type are other positions. Nothing is random.
+        Types without a recorded reverse (`reverse_of`) are left out. Edges have no ids, because positions in
+        the reverse type differ. Nothing is random.
 
         Args:
             nodes: Global ids, int64 (n); of several node types a mapping by type.
@@ -152,7 +152,7 @@ class FrontierView:
         reverses = {edge_type: self.schema.reverse(edge_type) for edge_type in drawn}
         if not any(reverses.values()):
             raise ValueError(
-                f"out-edges of {list(drawn)}: are the in-edges of reverse edge types, and the schema names "
+                f"out-edges of {list(drawn)} are the in-edges of reverse edge types, but the schema has "
                 "none; write the graph with EdgeTable(reverse_of=...)"
             )
         return {
@@ -199,7 +199,7 @@ class FrontierSampler(SamplerBase):
             may return one `Edges`.
         layers: Number of layers, at least 1.
     Raises:
-        ValueError: `edges_for` is no function, or `layers` is below 1.
+        ValueError: `edges_for` is not a function, or `layers` is below 1.
     Example:
         >>> def edges_for(layer, graph, nodes):
         ...     return graph.sample_in_edges(nodes, fanout=4 if layer == 1 else 2)
@@ -244,7 +244,7 @@ class FrontierSampler(SamplerBase):
 
         check_seeds(self.graph, seeds.nodes)
         if seeds.times is not None:
-            raise ValueError("seeds have times, which edges_for does not see; leave them out")
+            raise ValueError("seeds have times, which edges_for does not support; leave them out")
         with self._node_sets.lend() as node_set:
             return expand(seeds, draw, self._layers, Expansion.LAYERED, node_set)
 
@@ -270,7 +270,9 @@ def _group(
 
 def _check(graph: GraphStore, edge_type: EdgeType, edges: Edges) -> None:
     if edge_type not in graph.schema.edge_types:
-        raise ValueError(f"edges_for gave {edge_type}: not an edge type; there are {graph.schema.edge_types}")
+        raise ValueError(
+            f"edges_for returned {edge_type}: not an edge type; there are {graph.schema.edge_types}"
+        )
     instance_of(f"edges_for gave {edge_type}:", edges, Edges, "give khop.Edges(sources, destinations)")
     check_ids(f"edges_for gave {edge_type}, sources", edges.sources, graph.num_nodes(edge_type[0]))
     check_ids(f"edges_for gave {edge_type}, destinations", edges.destinations, graph.num_nodes(edge_type[2]))

@@ -49,7 +49,7 @@ from khop.schema import EdgeType, NodeType, only, sole_type
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """Options of a sampler of groups of nodes, as a run sets them."""
+    """Options of a sampler of groups of nodes, as set by a run."""
 
     groups_per_step: Count = 1
     """Groups per optimizer step, over all processes, instead of training.batch_size"""
@@ -68,15 +68,15 @@ class ClusterOptions(GroupOptions):
 def _layers(context: SamplerInputs) -> int:
     """Return the number of blocks; ValueError for links, which are in no group."""
     if context.links is not None:
-        raise ValueError("sampler.kind: groups are of nodes, not of links; leave sampler.kind out")
+        raise ValueError("sampler.kind: groups consist of nodes, not of links; leave sampler.kind out")
     return context.layers
 
 
 class ClusterSampler(SamplerBase):
     """Cluster-GCN's sampler: a group is `per_group` clusters and all edges among their nodes.
 
-    A shuffled epoch puts other clusters together each time, and uses each cluster once. A cluster without
-    nodes, or without seeds, adds nothing to the loss.
+    A shuffled epoch combines different clusters each time, and uses each cluster once. A cluster without
+    nodes or seeds does not contribute to the loss.
 
     The seeds of a loader are the nodes with a loss; the mean over all groups of an epoch is the mean over
     all of them. A step takes `batch_size` groups; its loss is the mean of theirs. Chiang et al., arXiv
@@ -150,7 +150,7 @@ class ClusterSampler(SamplerBase):
         """Return the clusters of an epoch."""
         targets = {t: ids.unique() for t, ids in nodes.items()}
         if not any(ids.numel() for ids in targets.values()):
-            raise ValueError(f"seeds: none given for types {list(targets)}; an epoch needs one or more")
+            raise ValueError(f"seeds: none given for types {list(targets)}; an epoch needs at least one")
         return GroupSeeds("clusters", self._count, self._per_group, targets, self._digest())
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
@@ -249,7 +249,9 @@ class ShadowSampler(SamplerBase):
         super().__init__(graph)
         self._subgraphs = GroupGraph(graph, layers, rule)
         if FrontierField.TREE not in rule.frontier_fields:
-            raise ValueError(f"rule {rule}: does not draw for disjoint groups; give khop.Uniform(), for one")
+            raise ValueError(
+                f"rule {rule}: does not support disjoint groups; give for example khop.Uniform()"
+            )
         self.rule = rule
         self.fanouts = tuple(fanouts_by_type(graph.schema, fanouts))
         self._hops = tuple(Hop(n, of_hop, rule, edge_ids=False) for n, of_hop in enumerate(self.fanouts, 1))
@@ -274,7 +276,7 @@ class ShadowSampler(SamplerBase):
         """Return the seed nodes of an epoch, duplicates included."""
         count = sum(ids.numel() for ids in nodes.values())
         if not count:
-            raise ValueError(f"seeds: none given for types {list(nodes)}; an epoch needs one or more")
+            raise ValueError(f"seeds: none given for types {list(nodes)}; an epoch needs at least one")
         return GroupSeeds("nodes", count, self._per_group, nodes)
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
@@ -506,7 +508,7 @@ def drawn_nodes(
 
 
 def stepped(graph: GraphStore, edge_type: EdgeType, walkers: Frontier, step: int, key: DrawKey) -> Tensor:
-    """Move each walker to a uniformly drawn in-neighbor; one without in-edges stays. int64 (walkers)."""
+    """Move each walker to a uniformly drawn in-neighbor, if it has in-edges. int64 (walkers)."""
     hop = Hop(step, {edge_type: 1}, UNIFORM, edge_ids=False)
     found = graph.sample_hop({edge_type[2]: walkers}, hop, key)[edge_type]
     moved = walkers.nodes.clone()
@@ -527,7 +529,7 @@ class SaintCounts:
 
 
 class SaintSampler(SamplerBase):
-    """GraphSAINT's sampler: a group is one subgraph, induced by the nodes that `draw` gives.
+    """GraphSAINT's sampler: a group is one subgraph, induced by the nodes that `draw` returns.
 
     The seeds of a loader are the nodes with a loss. A step takes `batch_size` subgraphs; its loss is the
     mean of theirs.

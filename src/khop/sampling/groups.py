@@ -128,7 +128,7 @@ def grouped(sampler: Sampler, seeds: SeedList) -> GroupSeeds | None:
     if isinstance(seeds, SeedTable | NodeTuples):
         raise ValueError(
             f"a sampler of groups with a khop.{type(seeds).__name__}: the losses of a group are those of all "
-            "its seed nodes; give the nodes alone, or a khop.NeighborSampler"
+            "its seed nodes; give only nodes as seeds, or use a khop.NeighborSampler"
         )
     if not isinstance(seeds, NodeSeeds):
         raise ValueError(
@@ -148,7 +148,7 @@ def group_share(seeds: Seeds) -> GroupShare:
     """Return the groups of the seeds; ValueError if they are nodes or links."""
     if seeds.groups is None:
         raise ValueError(
-            "these seeds are no groups, which the sampler needs: give the sampler to khop.Loader, which "
+            "these seeds are not groups, which the sampler needs: give the sampler to khop.Loader, which "
             "makes groups of all seed nodes"
         )
     return seeds.groups

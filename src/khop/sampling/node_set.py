@@ -51,7 +51,7 @@ class NodeSet:
         index = self._indexes[node_type]
         if not isinstance(index, NodeIndex):
             raise ValueError(
-                f"edges among nodes on {self._device}: are found on the CPU only; sample there, or take "
+                f"edges among nodes on {self._device} are only supported on the CPU; sample there, or give "
                 "output=directional"
             )
         return index

@@ -41,8 +41,8 @@ class Node2Vec:
     / q. Weights are rounded to 1 / 2^20 of the largest.
 
     Args:
-        p: Return parameter, 1/1024 to 1024: a large p avoids to return to t. Default 1: no effect.
-        q: In-out parameter, 1/1024 to 1024: a large q keeps near the start. Default 1: no effect.
+        p: Return parameter, 1/1024 to 1024: with a large p, walks rarely return to t. Default 1: no effect.
+        q: In-out parameter, 1/1024 to 1024: with a large q, walks stay near the start. Default 1: no effect.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> path, bias = ["package linked package"] * 3, khop.Node2Vec(p=4.0, q=0.5)
@@ -264,10 +264,9 @@ class WalkCounts:
 
     Args:
         walks: Walks from each node, default 10.
-        rounds: Largest number of rounds of a walk, default 2.
-        stop: Probability that a walk stops before each round but the first, default 0.5.
-        keep: Neighbors per node, those with most visits, of equal ones the lowest original id; default
-            10.
+        rounds: Maximum number of rounds of a walk, default 2.
+        stop: Probability that a walk stops before each round except the first, default 0.5.
+        keep: Neighbors per node: those with the most visits, ties by the lowest original id; default 10.
     Example:
         >>> graph, counts = khop.open_graph("debian"), khop.WalkCounts(walks=100, rounds=8, stop=0.15)
         >>> near = khop.walk_neighbors(graph, ["package linked package"], counts)
@@ -333,8 +332,8 @@ def walk_neighbors(
     steps = checked_path(graph, path)
     if steps[0][2] != steps[-1][0]:
         raise ValueError(
-            f"path {list(path)}: leads from {steps[0][2]!r} to {steps[-1][0]!r}; it must lead back, add the "
-            "edge types of the way back"
+            f"path {list(path)} leads from {steps[0][2]!r} to {steps[-1][0]!r}; it must lead back to the "
+            "start, so add the edge types of the way back"
         )
     check_bias(bias, path, steps)
     walks = _Walks(graph, steps, counts, DrawKey.of(seed_number(seed), Purpose.WALK), bias)

@@ -245,7 +245,7 @@ def test_a_cache_is_never_larger_than_its_column(column: int, percent: int, size
         ({"columns": "x"}, "columns 'x': must be one of"),
         ({"cache": "120%"}, r"cache '120%': a share of a column is at most"),
         ({"cache": {"x": "a lot"}}, "cache of 'x' 'a lot': must be a whole number of bytes"),
-        ({"cache": "20% of x"}, r'cache .*: must be bytes, as "4GB", or a share, as "20%"'),
+        ({"cache": "20% of x"}, r'cache .*: must be bytes, such as "4GB", or a share, such as "20%"'),
         ({"cache": -1}, "cache -1: must be a whole number of bytes"),
     ],
 )

@@ -90,7 +90,7 @@ NONE = "Found no NVIDIA driver on your system. Please check that you have an NVI
         (
             Machine(cuda=None),
             "cuda",
-            "finds no CUDA device; .*install torch with CUDA: this one is built",
+            "finds no CUDA device; .*install torch with CUDA; this build is",
         ),
         (Machine(error=OLD), "cuda", r"update the driver: torch says '.* too old \(found version 11040\)'$"),
         (
@@ -100,7 +100,7 @@ NONE = "Found no NVIDIA driver on your system. Please check that you have an NVI
         ),
         (Machine(), "cuda", "check the driver by `nvidia-smi`, and the variable CUDA_VISIBLE_DEVICES"),
         (Machine(gpus=1), "cuda:3", 'torch finds 1 CUDA devices; give device="cpu", or cuda:0$'),
-        (Machine(gpus=4), "cuda:4", "or one of the 4 that are there, cuda:0 to cuda:3$"),
+        (Machine(gpus=4), "cuda:4", "or one of the 4 GPUs of this machine, cuda:0 to cuda:3$"),
     ],
     ids=lambda value: str(value)[:30],
 )

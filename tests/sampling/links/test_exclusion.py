@@ -137,7 +137,7 @@ def test_reverses_that_the_schema_does_not_name_are_refused_in_the_first_batch()
     loader = Loader(
         LinkSampler(shop(), [2], exclude="edge+reverse"), Links({VIEWS: torch.zeros(2, 3).long()}), 1
     )
-    with pytest.raises(ValueError, match=r"the schema names no reverse of .*views"):
+    with pytest.raises(ValueError, match=r"the schema has no reverse of .*views"):
         loader.batch(0, 0)
 
 
@@ -248,5 +248,5 @@ def test_a_sampler_leaves_out_these_links_and_their_reverses() -> None:
 def test_a_type_without_a_reverse_is_refused() -> None:
     none = torch.zeros(2, 1, dtype=torch.int64)
     graph = csc_graph_from_edges({"user": 1, "item": 1}, {BUYS: (none[0], none[1])})
-    with pytest.raises(ValueError, match="degrees of 'user' nodes are counted by the reverse edge type"):
+    with pytest.raises(ValueError, match="degrees of 'user' nodes are counted in the reverse edge type"):
         SpotTarget(3).spotted(graph, of_links(BUYS, [(0, 0)]))

@@ -126,7 +126,7 @@ def test_a_share_that_is_none_is_named(share: float) -> None:
 def test_parts_that_leave_training_nothing_are_refused() -> None:
     assert Shares(2, 0.25, 0.5).counts(LIKE, 12) == (2, 3, 3)
     assert Shares(1, 1, 0.5).counts(LIKE, 3) == (1, 1, 1)
-    with pytest.raises(ValueError, match="leave training none"):
+    with pytest.raises(ValueError, match="leave no links for training"):
         Shares(6, 6).counts(LIKE, 12)
     with pytest.raises(ValueError, match="there are none to split"):
         Shares(0.1, 0.1).counts(LIKE, 0)

@@ -193,17 +193,17 @@ def last_rows(sample: Sample) -> dict[tuple[EdgeType, int], list[int]]:
         (
             {"negatives": GivenNegatives()},
             {"negatives": torch.full_like(GIVEN, -1)},
-            "^negatives of .*: padding with -1 is for khop.evaluate_links; give a loader as many",
+            "^negatives of .*: padding with -1 is only for khop.evaluate_links; give a loader the same",
         ),
         (
             {"negatives": TableNegatives(torch.full((8, 2), -1))},
             {},
-            "^table of negatives of .*: padding with -1 is for khop.evaluate_links",
+            "^table of negatives of .*: padding with -1 is only for khop.evaluate_links",
         ),
         (
             {"negatives": UniformNegatives()},
             {"labels": torch.tensor([0, 3])},
-            "labels of .* hold 0, which is what",
+            "labels of .* contain 0, which is the label",
         ),
         ({}, {"times": LABELS}, r"links of .* have times, but Uniform\(.*\) ignores them"),
         ({"rule": Temporal("day")}, {}, r"links of .* have no times, which Temporal\(.*\) needs"),

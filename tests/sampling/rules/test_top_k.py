@@ -54,7 +54,7 @@ def test_a_value_that_is_no_number_is_named() -> None:
 
 def test_it_states_that_it_estimates_no_mean() -> None:
     graph = csc_graph_from_edges({"node": 3}, {TO: (torch.tensor([1, 2]), torch.tensor([0, 0]))})
-    with pytest.raises(ValueError, match="exact inference takes the fanouts of training"):
+    with pytest.raises(ValueError, match="exact inference uses the fanouts of training"):
         TopK("w").exact_weights(TO, RuleArrays(graph.edges, graph.columns))
     with pytest.raises(ValueError, match="column 5: must be the name of a column"):
         TopK(5)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Comparison of batches that kernels make with the CPU's, on a thread and a stream of low priority."""
+"""Comparison of batches made by kernels with the CPU's, on a thread and a low-priority stream."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ OUT_OF_MEMORY = torch.OutOfMemoryError
 
 
 class PinningRefused(RuntimeError):
-    """The system or the GPU's runtime pins no more memory."""
+    """Raised if the system or the GPU's runtime cannot pin more memory."""
 
 
 class DeviceMemory(Protocol):
@@ -156,9 +156,9 @@ def memory_of(given: str) -> DeviceMemory:
 
 
 def own_pages(count: int, dtype: torch.dtype) -> Tensor:
-    """Return `count` zeros in pages that hold nothing else: a page is pinned as a whole, and once.
+    """Return `count` zeros in separate pages, because a page is pinned as a whole, and only once.
 
-    The pages are huge if the system has such.
+    Huge pages are used if the system supports them.
     """
     pages = mmap.mmap(-1, max(1, count * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):
@@ -295,7 +295,7 @@ class SharedPins:
         if self._on_device is None:
             self._on_device = self._inner.pinned(self._block)
         start, end = self._used, self._used + numbers * tensor.element_size()
-        assert end <= self._block.numel(), "the block is as large as the plan says"
+        assert end <= self._block.numel(), "the block has the planned size"
         self._used = -(-end // _ALIGNED) * _ALIGNED
         if self._machine.is_first and numbers:
             _view(self._block, start, tensor, strides).copy_(tensor)

@@ -31,7 +31,7 @@ def byte_size(given: int | str, name: str, *, least: int = 0) -> int:
     if not least <= size <= LARGEST:
         raise ValueError(
             f"{name} {shown(given)}: must be a whole number of bytes, {least} or more and below 2**63, "
-            'as 500000000, "500MB" or "2GiB"'
+            'such as 500000000, "500MB" or "2GiB"'
         )
     return size
 
@@ -42,7 +42,7 @@ _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%", re.ASCII)
 
 
 class StorePlace(StrEnum):
-    """Memory that holds a store, from the fastest for the GPU to the slowest."""
+    """Memory of a store, from the fastest for the GPU to the slowest."""
 
     DEVICE = "device"  # memory of the GPU
     SHARDED = "sharded"  # memory of all GPUs of the machine, a part of the rows in each (columns only)
@@ -77,7 +77,9 @@ class CacheSize:
         found = _SHARE.fullmatch(given.strip()) if isinstance(given, str) else None
         if found is None:
             if isinstance(given, str) and "%" in given:
-                raise ValueError(f'{name} {shown(given)}: must be bytes, as "4GB", or a share, as "20%"')
+                raise ValueError(
+                    f'{name} {shown(given)}: must be bytes, such as "4GB", or a share, such as "20%"'
+                )
             return cls(byte_size(given, name))
         share = Fraction(found.group(1)) / 100
         if share > 1:

@@ -55,7 +55,7 @@ class StoreSizes:
         return tuple(place for place in _STEPS if is_divided or place is not StorePlace.SHARDED)
 
     def unread_place(self, column: str) -> StorePlace:
-        """Return where a column stays that the CPU reads."""
+        """Return the place of a column that the CPU reads."""
         return StorePlace.DISK if column in self.on_disk else self.unread
 
 

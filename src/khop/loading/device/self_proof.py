@@ -1,6 +1,6 @@
-"""Proof of the kernels on a card: their results on small graphs are compared with the CPU's, bit by bit.
+"""Self-test of the kernels on a GPU: results on small graphs are compared with the CPU, bit by bit.
 
-A verdict is kept in the user's cache folder. Importing this module imports Triton.
+Results are stored in the user's cache folder. Importing this module imports Triton.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def why_not_proven(
     answers: CardAnswers | None = None,
     anew: bool = False,
 ) -> str | None:
-    """Return the reason why kernels must not make batches on a GPU; None: they give the CPU's bits.
+    """Return the reason why kernels must not make batches on a GPU; None if they match the CPU.
 
     Args:
         device: The GPU, with its index.

@@ -241,11 +241,13 @@ def num_gpus() -> int:
 
 
 def gpu_remedy() -> str:
-    """Return how torch comes to use a GPU here, with the reason why it uses none of that index."""
+    """Return how to make torch use a GPU, with the reason why it does not."""
     if torch.version.cuda is None and torch.version.hip is None:
-        return "install torch with CUDA: this one is built for CPUs"
+        return "install torch with CUDA; this build is for CPUs only"
     if count := num_gpus():
-        return f"one of the {count} that are there, cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
+        return (
+            f"one of the {count} GPUs of this machine, cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
+        )
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:

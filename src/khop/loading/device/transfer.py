@@ -24,7 +24,7 @@ def device_of(given: object) -> torch.device:
         device = torch.device(given)  # type: ignore[call-overload]
     except (RuntimeError, TypeError) as error:
         raise ValueError(
-            f'device {given!r}: must be a device of torch, as "cpu", "cuda" or "cuda:1"'
+            f'device {given!r}: must be a torch device, such as "cpu", "cuda" or "cuda:1"'
         ) from error
     assert isinstance(device, torch.device)
     if device.type == "cuda":

@@ -20,7 +20,7 @@ from khop.schema import EdgeType, NodeType, Schema
 
 
 class Exclude(StrEnum):
-    """Edges that a batch of links leaves out of message passing.
+    """Edges that are excluded from the message graph of a batch of links.
 
     Example:
         >>> graph = khop.open_graph("debian")
@@ -36,7 +36,7 @@ class Exclude(StrEnum):
 
 
 def checked_exclude(given: Exclude | str) -> Exclude:
-    """Return `given` as an `Exclude`; ValueError where it is none."""
+    """Return `given` as an `Exclude`; ValueError if it is invalid."""
     if given not in tuple(Exclude):
         raise ValueError(
             f"exclude {given!r}: must be {', '.join(repr(str(word)) for word in Exclude)} or None"
@@ -48,9 +48,9 @@ def checked_exclude(given: Exclude | str) -> Exclude:
 class WithoutEdges(GraphStoreBase):
     """A graph store without some edges. They are drawn as usual and then left out, hop by hop.
 
-    Excluded edges are not replaced by further draws, so a row may give fewer edges than the fanout although
-    it has more. With uniform draws, all remaining edges of a row are equally likely. Weights of a mean are
-    divided by the sum of those that remain in the row. No node is reached through an excluded edge.
+    Excluded edges are not replaced by other draws, so a row may have fewer edges than the fanout although
+    the graph has more. With uniform draws, all remaining edges of a row are equally likely. Weights of a mean
+    are renormalized over the remaining edges of a row. No node is reached through an excluded edge.
     """
 
     graph: GraphStore
@@ -65,7 +65,7 @@ class WithoutEdges(GraphStoreBase):
 
     @property
     def is_collective(self) -> bool:
-        """True if a hop of the graph asks other ranks."""
+        """True if a hop of the graph is collective."""
         return self.graph.is_collective
 
     @property
@@ -131,13 +131,13 @@ def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, Edg
 def check_reverses(
     exclude: Exclude | None, edge_types: Collection[EdgeType], reverses: Mapping[EdgeType, EdgeType]
 ) -> None:
-    """Raise ValueError if reverses are to be excluded, and the schema names none of links of these types."""
+    """Raise ValueError if reverses are to be excluded, but the schema has no reverse of these types."""
     is_needed = exclude is Exclude.EDGE_AND_REVERSE and edge_types
     if is_needed and not any(edge_type in reverses for edge_type in edge_types):
         names = " or ".join(map(str, edge_types))
         raise ValueError(
-            f'exclude="edge+reverse": the schema names no reverse of {names}; write the graph with '
-            'EdgeTable(reverse_of=...), or take exclude="edge"'
+            f'exclude="edge+reverse": the schema has no reverse of {names}; write the graph with '
+            'EdgeTable(reverse_of=...), or give exclude="edge"'
         )
 
 
@@ -172,8 +172,8 @@ class SpotTarget:
     a target link that carries messages shifts training most; elsewhere, leaving it out costs edges.
 
     Args:
-        below: Degree below which an end of a link excludes the link from messages; at least 1.
-        exclude: Edges of the other links that carry no message: "edge" or "edge+reverse" (default).
+        below: Degree of an endpoint below which a link is excluded from the message graph; at least 1.
+        exclude: Edges to exclude for each excluded link: "edge" or "edge+reverse" (default).
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.LinkSampler(graph, [10], exclude=khop.SpotTarget(below=10))
@@ -206,14 +206,14 @@ class SpotTarget:
 
 
 def checked_exclusion(given: Exclude | SpotTarget | str | None) -> Exclude | SpotTarget | None:
-    """Return `given` as a value; ValueError where it is no kind of exclusion."""
+    """Return `given` as a value; ValueError if it is not a kind of exclusion."""
     if given is None or isinstance(given, SpotTarget):
         return given
     return checked_exclude(given)
 
 
 def kind_of_exclusion(exclude: Exclude | SpotTarget | None) -> Exclude | None:
-    """Return the edges of an excluded link that carry no message."""
+    """Return the edges to exclude for each excluded link."""
     return exclude.exclude if isinstance(exclude, SpotTarget) else exclude
 
 
@@ -222,8 +222,8 @@ def check_spot_target(graph: GraphStore, edge_type: EdgeType) -> EdgeType:
     found = graph.schema.reverse(edge_type) or (edge_type if edge_type[0] == edge_type[2] else None)
     if found is None:
         raise ValueError(
-            f"SpotTarget of {edge_type}: the degrees of {edge_type[0]!r} nodes are counted by the reverse "
-            "edge type, and the schema names none; write the graph with EdgeTable(reverse_of=...)"
+            f"SpotTarget of {edge_type}: the degrees of {edge_type[0]!r} nodes are counted in the reverse "
+            "edge type, but the schema has none; write the graph with EdgeTable(reverse_of=...)"
         )
     return found
 

@@ -267,8 +267,8 @@ class LinkNegatives:
             reverse = None if negatives.exact else edge_type
         if reverse is None:
             raise ValueError(
-                f"negatives of {edge_type} with corrupt={negatives.corrupt!r}: sources are drawn by the "
-                "reverse edge type, and the schema names none; write the graph with "
+                f"negatives of {edge_type} with corrupt={negatives.corrupt!r}: sources are drawn with the "
+                "reverse edge type, but the schema has none; write the graph with "
                 'EdgeTable(reverse_of=...), or use corrupt="destination"'
             )
         return of_destinations, reverse
@@ -291,15 +291,15 @@ def hard_negatives(
 ) -> Tensor:
     """Find the destinations with the highest scores for each source.
 
-    Scores are computed exactly on every machine, as whole numbers; of equal scores the lowest original id
-    comes first. A source with fewer other destinations gets some of them again.
+    Scores are computed exactly on every machine, in integers; ties are broken by the lowest original id. A
+    source with fewer than `keep` other destinations gets some of them repeatedly.
 
     Args:
         sources: Embeddings of all source nodes, floats (sources, width); at most 4,096 wide.
         destinations: Embeddings of all destination nodes, floats (destinations, width).
         keep: Number of destinations per source.
-        known: Pairs to leave out, int64 (2, pairs) of global ids, sources first: give all links, and the
-            pairs of a node with itself. Default None: no pair.
+        known: Pairs to exclude, int64 (2, pairs) of global ids, sources first: give all links, and the
+            pairs of a node with itself. Default None: no pairs.
         grid: Number of steps per unit to which embeddings are rounded; default 64.
         original_ids: Original ids of the destinations, int64 (destinations), if the graph was renumbered.
         score: "dot" (default), the inner product, or "l1" or "l2", the negative distance.
@@ -374,7 +374,7 @@ def _largest(scores: Tensor, keep: int, first: int) -> Tensor:
     picked, counts = picked.gather(1, order), (values > -torch.inf).sum(1)
     if len(scores) and int(counts.min()) == 0:
         raise ValueError(
-            f"source {first + int(counts.argmin())}: all destinations are known links, none is left as a "
+            f"source {first + int(counts.argmin())}: all destinations are known links, so there is no "
             "negative; leave the source out of the links"
         )
     again = torch.arange(keep) % counts[:, None]
@@ -389,6 +389,7 @@ def _check_not_padded(what: str, negatives: Tensor, num_nodes: int) -> None:
     """Raise ValueError unless the negatives, (links, k), are nodes."""
     if (negatives == PADDING).any():
         raise ValueError(
-            f"{what}: padding with -1 is for khop.evaluate_links; give a loader as many for each link"
+            f"{what}: padding with -1 is only for khop.evaluate_links; give a loader the same number for "
+            "each link"
         )
     check_ids(what, negatives.flatten(), num_nodes)

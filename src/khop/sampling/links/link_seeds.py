@@ -122,7 +122,7 @@ class ListedLinks(ListedSeeds, LinkList):
     """Links of one or several edge types in a list on servers."""
 
     where: ClassVar[str] = (
-        "the links are on servers; ask for some by links.rows(edge_type, numbers), or open the graph's "
+        "the links are on servers; request some with links.rows(edge_type, numbers), or open the graph's "
         "folder with khop.open_graph"
     )
 
@@ -350,7 +350,7 @@ def _check_columns(edges: ByEdgeType, columns: Mapping[str, ByEdgeType]) -> None
             if edge_type not in by_type:
                 raise ValueError(
                     f"{what} of {edge_type}: none, but links of {list(by_type)} have them; "
-                    "give all links theirs"
+                    "give them for all links"
                 )
             _check_column(f"{what} of {edge_type}", what, by_type[edge_type], ends.shape[1])
 
@@ -362,4 +362,4 @@ def _check_column(name: str, what: str, values: Tensor, count: int) -> None:
     if not fits or (what != "labels" and values.dtype != torch.int64):
         raise ValueError(f"{name}: {described(values)} for {count} links; give {wanted}")
     if what == "relations" and count and int(values.min()) < 0:
-        raise ValueError(f"{name}: {int(values.min())} is below 0; give relations from 0 on")
+        raise ValueError(f"{name}: {int(values.min())} is below 0; number relations from 0")

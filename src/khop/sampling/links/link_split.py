@@ -35,7 +35,7 @@ class Shares:
 
     val: float | int
     test: float | int
-    disjoint_share: float = 0.0  # of the training links: to be predicted, and used in no message
+    disjoint_share: float = 0.0  # of the training links: targets that are not in the message graph
 
     def __post_init__(self) -> None:
         for name, given in [*vars(self).items()]:
@@ -57,8 +57,8 @@ class Shares:
             raise ValueError(f"links of {edge_type}: there are none to split; leave the edge type out")
         if val + test >= num_links:
             raise ValueError(
-                f"val {self.val} and test {self.test} of {num_links:,} links of {edge_type} leave training "
-                "none; take less"
+                f"val {self.val} and test {self.test} of {num_links:,} links of {edge_type} leave no links "
+                "for training; lower them"
             )
         disjoint = int(self.disjoint_share * (num_links - val - test))
         return val, test, max(disjoint, 1) if self.disjoint_share else 0
@@ -435,7 +435,7 @@ def parts_by_time(edges: EdgesToSplit, edge_type: EdgeType, cut_offs: TimeCutOff
     """Return the part of each edge of a type by its time, int64, by range of rows: the place in `PARTS`."""
     times = edge_times(edges, edge_type)
     if times is None:
-        raise ValueError(f"links of {edge_type}: have no column {TIME!r} to split by; add times")
+        raise ValueError(f"links of {edge_type} have no column {TIME!r} to split by; add times")
     return [(of >= cut_offs.val).long() + (of >= cut_offs.test).long() for of in times]
 
 
@@ -444,8 +444,8 @@ def parts_by_column(edges: EdgesToSplit, edge_type: EdgeType) -> list[Tensor]:
     ranges = edges.edge_column(edge_type, SPLIT)
     if ranges is None:
         raise ValueError(
-            f"links of {edge_type}: have no column {SPLIT!r} to split by; give the edge type a split in "
-            "the spec of its import"
+            f"links of {edge_type} have no column {SPLIT!r} to split by; give the edge type a split in the "
+            "import spec"
         )
     return [of.long() for of in ranges]
 

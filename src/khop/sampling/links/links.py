@@ -84,11 +84,11 @@ class LinkSampler(SamplerBase):
         fanouts: Neighbors per hop, as in `NeighborSampler`.
         negatives: Negatives of the links, such as `khop.UniformNegatives()`. None (default): the links
             have labels.
-        exclude: Edges that correspond to links of the step, on all ranks, and carry no message: "edge",
-            "edge+reverse" or a `khop.SpotTarget`. They are drawn as usual and then left out. Default
+        exclude: Edges of the step's links, on all ranks, to exclude from the message graph: "edge",
+            "edge+reverse" or a `khop.SpotTarget`. They are drawn as usual and then removed. Default
             None.
-        relation: Edge column with the links' relations: `exclude` then leaves out edges of the same relation
-            only, and exact negatives are no edges of the same relation. Default None.
+        relation: Edge column with the links' relations: `exclude` then only excludes edges with the same
+            relation, and exact negatives are never edges with the same relation. Default None.
         rule: Rule that draws the neighbors, `Uniform()` by default.
         expansion: "layered" (default) or "subgraph"; see `Expansion`.
         edge_ids: Return the ids of edges, which edge columns need; default False.
@@ -174,8 +174,9 @@ class LinkSampler(SamplerBase):
         """Return this sampler: the links become nodes on the CPU."""
         if self.relation is not None and self.exclude is not None:
             raise Unsupported(
-                f"exclude={str(self.exclude)!r} by relation {self.relation!r}: a GPU leaves out edges by "
-                'their ends alone; leave the topology to the CPU, topology="host", or give exclude=None'
+                f"exclude={str(self.exclude)!r} by relation {self.relation!r}: a GPU can only exclude edges "
+                "by "
+                'their ends; sample on the CPU, topology="host", or give exclude=None'
             )
         return KernelSampler(self.neighbors, self.planted)
 
@@ -248,8 +249,8 @@ def _link_rows(edge_type: EdgeType, links: SeedLinks, rows: EndRows, drawn: Nega
     labels = torch.ones(rows.source.numel()) if links.labels is None else links.labels
     if bool((labels == 0).any()):
         raise ValueError(
-            f"labels of {edge_type} hold 0, which is what negatives are labeled: use labels from "
-            "1 on, or no binary negatives"
+            f"labels of {edge_type} contain 0, which is the label of negatives: use labels from "
+            "1, or leave binary negatives out"
         )
     relations = links.relations
     return LinkRows(

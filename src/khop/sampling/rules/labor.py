@@ -41,18 +41,18 @@ class ParallelRows(RuleNeed[Tensor]):
 
 @dataclass(frozen=True)
 class Labor(RuleBase):
-    """Rule that draws neighbors uniformly and prefers the same ones for all nodes: fewer nodes per batch.
+    """LABOR: uniform draws that prefer the same neighbors for all nodes, for fewer nodes per batch.
 
     This is LABOR-0 of Balin and Catalyurek (2023, arXiv 2210.13339) as sequential Poisson sampling: every
     source has one random number per hop, and each row takes its `fanout` sources with the smallest
     numbers. A row gives as many edges as by `Uniform()`, and a mean over draws estimates the mean over
     all neighbors without bias. A draw reads the whole row. Edge weights are ignored.
 
-    Seeds with separate trees share no nodes, so `trees="disjoint"` is refused. `Temporal` needs trees,
-    and all of them use the same numbers.
+    Seeds with separate trees do not share nodes, so `trees="disjoint"` is not supported. `Temporal` needs
+    trees, which all use the same numbers.
 
     Args:
-        layer_dependent: Use the same numbers in all hops: still fewer nodes, but outputs of two or more
+        layer_dependent: Use the same numbers in all hops: even fewer nodes, but outputs of two or more
             layers are biased. Default False.
         kappa: Number of steps of an epoch for which a node keeps its number; one node in `kappa` changes
             at each step (arXiv 2310.12403). Above 1, successive batches share nodes, which helps caches:

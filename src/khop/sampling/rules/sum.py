@@ -58,7 +58,7 @@ class SumOptions:
         for name in (name for name, is_unread in given.items() if is_unread):
             inner = self.inner or "not set"
             raise ValueError(
-                f"{name} is {getattr(self, name)!r} and inner is {inner}: it does not read {name}"
+                f"{name} is {getattr(self, name)!r} and inner is {inner}, which does not read {name}"
             )
 
     @property
@@ -74,7 +74,7 @@ class SumOptions:
 
 @dataclass(frozen=True)
 class Sum(RuleBase):
-    """Rule of weights with which a layer estimates the sum over all neighbors, not their mean.
+    """Rule whose weights make a layer estimate the sum over all neighbors instead of the mean.
 
     A neighbor weighs degree / drawn, or degree times its weight if `inner` gives weights. The degree is
     the number of edges from which the row is drawn: of the training graph, without held-out links, and
@@ -182,7 +182,7 @@ class DegreePerDraw:
 
 @dataclass(frozen=True)
 class SymmetricSum(Sum):
-    """Rule of weights with which a layer estimates the sum of h / sqrt(d_source * d_destination).
+    """Rule whose weights make a layer estimate the sum of h / sqrt(d_source * d_destination).
 
     This is the normalization of GCN (Kipf and Welling 2017) and LightGCN (He et al. 2020). The degree d
     of a node is its number of in-edges over all edge types of the graph, and at least 1: of the training
@@ -241,7 +241,7 @@ class RelationCounts(RuleNeed[Tensor]):
 
 @dataclass(frozen=True)
 class RelationMean(RuleBase):
-    """Rule of weights with which a layer estimates the mean over the neighbors of each relation.
+    """Rule whose weights make a layer estimate the mean over the neighbors of each relation.
 
     A neighbor weighs as by `Sum(inner)`, divided by the number of edges of its row that have the same
     value in `column`. The mean over draws of the weighted sum over the edges of a relation is then the

@@ -51,8 +51,8 @@ class Temporal(RuleBase):
     row for each of them.
 
     A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed.
-    LATEST draws nothing, so its mean is no estimate of the mean over all allowed edges. There is no
-    layer-wise inference for either: a node's edges depend on the seed. Evaluate over batches of the same
+    LATEST draws nothing, so its mean does not estimate the mean over all allowed edges. Neither supports
+    layer-wise inference, because a node's edges depend on the seed. Evaluate on batches with the same
     fanouts.
 
     Args:
@@ -185,8 +185,8 @@ class Temporal(RuleBase):
         return self.inner.reference(request.resolved())
 
     def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> NoReturn:
-        """Raise ValueError: each seed has its own edges."""
+        """Raise ValueError, because each seed has different edges."""
         raise ValueError(
-            f"{self}: the edges of a node depend on the time of the seed, so that no weights of all edges "
-            "fit; score the batches of a loader with seed_times=..."
+            f"{self}: the edges of a node depend on the time of the seed, so exact weights do not exist; "
+            "score the batches of a loader with seed_times=..."
         )

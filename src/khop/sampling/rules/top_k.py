@@ -43,10 +43,10 @@ class Descending(RuleNeed[Tensor]):
 class TopK(RuleBase):
     """Rule that takes the edges with the largest values of a column.
 
-    Of equal values, the first edges of the row are taken. Nothing is random, so a mean over the neighbors
-    is no estimate of a mean over all neighbors. Exact inference takes the same edges, by the fanout of
-    the layer in training. Edge types without the column are drawn uniformly; exact inference takes all
-    their edges.
+    Ties are broken by the order of edges in the row. Nothing is random, so a mean over the neighbors does
+    not estimate a mean over all neighbors. Exact inference uses the same edges, with the fanout of the
+    layer in training. Edge types without the column are drawn uniformly; exact inference uses all their
+    edges.
 
     Args:
         column: Edge column of values, which may be negative or infinite.
@@ -86,10 +86,10 @@ class TopK(RuleBase):
         return draw(request)
 
     def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> NoReturn:
-        """Raise ValueError: the largest edges estimate no mean over all edges."""
+        """Raise ValueError, because the largest edges do not estimate a mean over all edges."""
         raise ValueError(
-            f"{self}: nothing is drawn, so a mean over some edges estimates no mean over all edges; exact "
-            "inference takes the fanouts of training"
+            f"{self}: nothing is drawn, so a mean over some edges does not estimate the mean over all edges; "
+            "exact inference uses the fanouts of training"
         )
 
     def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
