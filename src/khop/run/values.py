@@ -226,8 +226,8 @@ class Gpu(Section):
     """Storage of the graph for training on a GPU (docs/gpu.md)."""
 
     topology: Literal["auto", "device", "pinned", "host"] = "auto"
-    """Memory of the edges: the GPU's (device), host memory read by the GPU (pinned) or by the CPU, which then
-    samples (host), or the first of these with room (auto)"""
+    """Memory for the edges: GPU memory (device), host memory read by the GPU (pinned), host memory with
+    sampling on the CPU (host), or the first of these with enough room (auto)"""
     features: Literal["auto", "device", "sharded", "pinned", "host", "mapped", "disk"] = "auto"
     """Memory of the columns: the GPU's (device), a part in each GPU of the machine (sharded), host memory
     read by the GPU (pinned) or by the CPU (host), the graph's files as memory (mapped) or row by row (disk),
