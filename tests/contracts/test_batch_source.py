@@ -124,7 +124,7 @@ WRONG: dict[type[OneByOne], tuple[Callable[[Make], None], str]] = {
     GoesOn: (suite.an_error_ends_the_stream_at_its_batch, "the batch that fails raised no error"),
     OwnSeeds: (suite.known_seeds_make_the_same_batch, "batch of known seeds"),
     OneMore: (suite.a_stream_of_no_requests_ends, "batches of no requests"),
-    OneByOne: (suite.seeds_of_several_batches_are_computed_at_once, "computed beside others: 0, must be 4"),
+    OneByOne: (suite.seeds_of_several_batches_are_computed_at_once, "computed concurrently: 0, must be 4"),
     LeavesThreads: (suite.closing_early_leaves_no_thread, "threads are left after"),
 }
 

@@ -451,7 +451,7 @@ def test_rows_that_are_not_one_per_seed_are_refused() -> None:
 
     given = Links({TO: torch.tensor([[0, 1], [2, 3]])}, negatives={TO: torch.tensor([[4], [5]])})
     with pytest.raises(
-        ValueError, match=r"gives \d+ rows of 'node', and the batch has \d+ seeds: return one"
+        ValueError, match=r"returns \d+ rows of 'node', but the batch has \d+ seeds: return one"
     ):
         evaluate_links(
             LinkPredictor.of(AllNodes(), [TO], "dot", 7),

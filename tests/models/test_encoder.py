@@ -231,12 +231,12 @@ def test_a_target_that_is_named_may_have_outputs_of_any_width() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"target": ["a"]}, r"outputs None: an encoder of \['a'\] needs the width of its rows"),
+        ({"target": ["a"]}, r"outputs None: an encoder of \['a'\] needs the width of its output rows"),
         ({"target": ["a"], "outputs": 0}, r"outputs 0: an encoder of \['a'\] needs the width"),
         ({"target": ["a", "c"], "outputs": 2}, r"target \['a', 'c'\]: must be different node types of"),
         ({"target": ["a", "a"], "outputs": 2}, r"target \['a', 'a'\]: must be different node types"),
         ({"target": [], "outputs": 2}, r"target \[\]: must be different node types"),
-        ({"target": ["b"], "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* has none"),
+        ({"target": ["b"], "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* has no label"),
         ({"outputs": 2}, "outputs 2: a classifier has one output per class of its label; for other"),
         ({"target": "b", "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* without outputs"),
         ({"embedding": -1}, "embedding -1: must be a width of at least 1, or 0 for none"),

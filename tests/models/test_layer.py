@@ -222,7 +222,7 @@ def test_every_parameter_has_a_gradient() -> None:
 def test_neighbors_without_weights_are_refused_with_the_remedy() -> None:
     graph = one_type()
     model = GCN.for_graph(graph.store, hidden=8)
-    with pytest.raises(ValueError, match=r"no weights: GCN sums neighbors; .* rule=khop.SymmetricSum\(\)"):
+    with pytest.raises(ValueError, match=r"no weights, which GCN needs; .* rule=khop.SymmetricSum\(\)"):
         model(graph.batch(torch.arange(4), [2, 2], "node"))
 
 

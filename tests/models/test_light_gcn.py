@@ -65,7 +65,7 @@ def test_wrong_sizes_are_named() -> None:
     plain = both_ways()
     with pytest.raises(ValueError, match=r"embedding 4: LightGCN adds the rows .* embedding=8"):
         LightGCN.for_graph(plain.store, 8, target=["user"], embedding=4)
-    with pytest.raises(ValueError, match="outputs 5: LightGCN returns rows of hidden=8 numbers"):
+    with pytest.raises(ValueError, match="outputs 5: LightGCN returns rows of width hidden=8"):
         LightGCN.for_graph(plain.store, 8, target=["user"], outputs=5)
     with pytest.raises(ValueError, match=r"node types \['tag'\]: LightGCN needs input rows for each"):
         LightGCN.for_graph(shop().store, 8, 2, embedding=0)

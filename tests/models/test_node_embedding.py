@@ -266,7 +266,7 @@ def test_evaluation_scores_by_relation(graphs: tuple[khop.Graph, khop.Graph]) ->
 
 def test_unfit_relations_are_errors(graphs: tuple[khop.Graph, khop.Graph]) -> None:
     batch, typed = batches(graphs, NegativeMode.TRIPLET)
-    with pytest.raises(ValueError, match="relation 3, the model has 2; make it with more"):
+    with pytest.raises(ValueError, match="relation 3, but the model has 2; make it with more"):
         predictor("distmult", [FACT], {FACT: 2})(batch)
     with pytest.raises(ValueError, match=r"links of .* the model scores those of"):
         predictor("distmult", [FACT], {FACT: 4})(typed)

@@ -332,7 +332,7 @@ def test_types_without_edges_leave_zero_gradients(graphs: tuple[khop.Graph, khop
 def test_unfit_columns_are_errors(graphs: tuple[khop.Graph, khop.Graph]) -> None:
     graph = graphs[0]
     few = model_of(graph, 2, RelationColumn("r", {FACT: 2, BACK: RELATIONS}))
-    with pytest.raises(ValueError, match="relations from 0 to 3, the model has 2; make it with more"):
+    with pytest.raises(ValueError, match="relations from 0 to 3, but the model has 2; make it with more"):
         few(batch_of(graph))
     model, batch = model_of(graph, 2, COLUMN), batch_of(graph)
     bare = [

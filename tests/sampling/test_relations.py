@@ -151,7 +151,7 @@ def replace_links(times: torch.Tensor) -> khop.Links:
 def test_unfit_relations_are_errors(graph: khop.Graph) -> None:
     source, relation, destination = TRIPLES.all
     ends = torch.stack([source, destination])
-    with pytest.raises(ValueError, match=r"relations of \(.*below 0; give relations from 0 on"):
+    with pytest.raises(ValueError, match=r"relations of \(.*below 0; number relations from 0"):
         khop.Links({FACT: ends}, relations={FACT: relation - 2})
     with pytest.raises(ValueError, match="give int64"):
         khop.Links({FACT: ends}, relations={FACT: relation.float()})

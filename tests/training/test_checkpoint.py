@@ -487,7 +487,7 @@ def test_other_content_is_damage(tmp_path: Path, state: bytes) -> None:
 
 
 def test_a_later_format_and_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="format 9, this version of khop reads format 2"):
+    with pytest.raises(ValueError, match="format 9, but this version of khop reads format 2"):
         checked_state(tmp_path, {**TENSORS, STATE: b'{"format": 9}'})
     with pytest.raises(ValueError, match="no checkpoint exists"):
         read_files(tmp_path / "nowhere")

@@ -163,7 +163,7 @@ def test_given_labels_of_links_are_learned() -> None:
 def test_losses_of_one_class_are_refused() -> None:
     batch, output = scored(None)
     with pytest.raises(
-        ValueError, match=r"links of \('user', 'buys', 'item'\): have neither labels nor negatives"
+        ValueError, match=r"links of \('user', 'buys', 'item'\) have neither labels nor negatives"
     ):
         LinkPrediction("bce").losses(output, batch)
     with pytest.raises(ValueError, match="bpr needs triplet negatives"):

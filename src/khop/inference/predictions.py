@@ -47,7 +47,7 @@ def check_new(*files: Path) -> None:
         if not file.parent.is_dir():
             raise ValueError(f"{file}: there is no folder {file.parent}")
         if file.exists():
-            raise ValueError(f"{file}: already exists; remove it or choose another name")
+            raise ValueError(f"{file}: exists already; remove it or choose another name")
 
 
 def check_parquet(path: Path, option: str) -> None:
