@@ -184,7 +184,7 @@ def test_the_target_is_the_one_node_type_with_labels() -> None:
         ModelSizes.of(Types(TWO), target="a")
     none = Types(replace(TWO, columns={"a": {"x": X}, "b": {"x": X}}))
     with pytest.raises(
-        ValueError, match=r"node type with labels: the graph has none, 'a' included; give its"
+        ValueError, match=r"node type with labels: the graph has none, 'a' included; give the"
     ):
         ModelSizes.of(none, target="a")
 
