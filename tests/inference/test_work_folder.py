@@ -107,9 +107,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
     with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE):
         pass
     with (
-        pytest.raises(
-            ValueError, match=r"w: was started with another graph \(a, now b\); continue with"
-        ),
+        pytest.raises(ValueError, match=r"w: was started with another graph \(a, now b\); continue with"),
         work_folder(tmp_path / "w", {"graph": "b"}, LAYERS, ALONE),
     ):
         pass

@@ -142,7 +142,9 @@ def test_what_does_not_fit_is_named(edge_index: Tensor) -> None:
         Sequential([])
     with pytest.raises(ValueError, match=r"layer 0 is a function: give a torch.nn.Module"):
         Sequential([lambda x, adjacency: x])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match=r"layer 0 returns \d+ rows for 4 destinations: call the convolution"):
+    with pytest.raises(
+        ValueError, match=r"layer 0 returns \d+ rows for 4 destinations: call the convolution"
+    ):
         Sequential([Whole()])(loader.batch(0, 0))
     with pytest.raises(ValueError, match="the batch has 1 blocks, but the model has 2 layers"):
         Sequential([Whole(), Whole()])(loader.batch(0, 0))

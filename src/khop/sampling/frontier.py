@@ -270,9 +270,7 @@ def _group(
 
 def _check(graph: GraphStore, edge_type: EdgeType, edges: Edges) -> None:
     if edge_type not in graph.schema.edge_types:
-        raise ValueError(
-            f"edges_for gave {edge_type}: not an edge type; there are {graph.schema.edge_types}"
-        )
+        raise ValueError(f"edges_for gave {edge_type}: not an edge type; there are {graph.schema.edge_types}")
     instance_of(f"edges_for gave {edge_type}:", edges, Edges, "give khop.Edges(sources, destinations)")
     check_ids(f"edges_for gave {edge_type}, sources", edges.sources, graph.num_nodes(edge_type[0]))
     check_ids(f"edges_for gave {edge_type}, destinations", edges.destinations, graph.num_nodes(edge_type[2]))
