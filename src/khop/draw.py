@@ -444,7 +444,7 @@ def _check_negatives(negatives: DrawnNegatives) -> None:
         raise ValueError(f"per_positive {negatives.per_positive}: must be at most {most:,} for each link")
     if checked_field(negatives, "group", whole_number, 1) > 1 and negatives.exact:
         raise ValueError(
-            f"group {negatives.group} with exact: exact negatives depend on the source and cannot be shared; "
+            f"group {negatives.group} with exact: exact negatives differ by source and cannot be shared; "
             "leave one of them out"
         )
 

@@ -256,7 +256,7 @@ def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "last")
     path = tmp_path / "last" / "state.json"
     path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(ValueError, match=r"state\.json: format 3, this version of khop reads format 2"):
+    with pytest.raises(ValueError, match=r"state\.json: format 3, but this version of khop reads format 2"):
         load_checkpoint(tmp_path / "last")
 
 

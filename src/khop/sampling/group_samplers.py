@@ -150,7 +150,7 @@ class ClusterSampler(SamplerBase):
         """Return the clusters of an epoch."""
         targets = {t: ids.unique() for t, ids in nodes.items()}
         if not any(ids.numel() for ids in targets.values()):
-            raise ValueError(f"seeds: none given for types {list(targets)}; an epoch needs at least one")
+            raise ValueError(f"seeds: none given for types {list(targets)}; an epoch needs one or more")
         return GroupSeeds("clusters", self._count, self._per_group, targets, self._digest())
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
@@ -276,7 +276,7 @@ class ShadowSampler(SamplerBase):
         """Return the seed nodes of an epoch, duplicates included."""
         count = sum(ids.numel() for ids in nodes.values())
         if not count:
-            raise ValueError(f"seeds: none given for types {list(nodes)}; an epoch needs at least one")
+            raise ValueError(f"seeds: none given for types {list(nodes)}; an epoch needs one or more")
         return GroupSeeds("nodes", count, self._per_group, nodes)
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:

@@ -166,7 +166,7 @@ def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def damaged(path: Path) -> ValueError:
     """Error for a file with content that differs from the content that was written."""
-    return ValueError(f"{path}: truncated or damaged; use another checkpoint, or train again")
+    return ValueError(f"{path}: cut short or damaged; use another checkpoint, or train again")
 
 
 def _state(path: Path, content: bytes) -> dict[str, Any]:
