@@ -113,6 +113,12 @@ class GatheredColumn:
     is_pinned: bool = False  # memory of the host that a GPU reads, also if torch calls it memory of the GPU
 
     @property
+    def shards(self) -> Shards | None:
+        """The table, if it is in shards."""
+        rows = self.table
+        return rows if isinstance(rows, Shards) else None
+
+    @property
     def pieces(self) -> Sequence[Tensor]:
         """The pieces of the table, one at least."""
         return (self.table,) if isinstance(self.table, Tensor) else self.table
@@ -198,7 +204,7 @@ def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) 
     from khop.kernels.triton.gather import gather as by_triton
 
     pieces = [piece.detach() for piece in column.pieces]
-    shards = column.table if isinstance(column.table, Shards) else None
+    shards = column.shards
     table = pieces[0] if len(pieces) == 1 or shards is not None else torch.cat(pieces)
     slots, copies = (None, None) if column.copies is None else (column.copies.slots, column.copies.rows)
     out = column.out
@@ -212,7 +218,7 @@ def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) 
         slots=slots,
         cache=copies,
         is_pinned=column.is_pinned,
-        shards=shards,
+        shards=None if shards is None else (shards.starts, shards.rows_each, shards.shape[0]),
     )
     return out
 
@@ -220,7 +226,7 @@ def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) 
 def _check_column(column: GatheredColumn, ids: Tensor) -> Engine:
     first = column.pieces[0]
     for piece in column.pieces:
-        near = ids.device if isinstance(column.table, Shards) else piece.device
+        near = piece.device if column.shards is None else ids.device
         by = _check(piece, ids, column.out, torch.float32 if column.as_float32 else piece.dtype, near)
         if piece.dtype != first.dtype or piece.shape[1:] != first.shape[1:]:
             raise ValueError(

@@ -107,6 +107,17 @@ def results_are_on_the_frontiers_device(make: Make) -> None:
 
 
 @promise
+def device_stores_have_the_nodes_and_edges(make: Make) -> None:
+    """Return by `device_stores` a graph with the same edge types and numbers of nodes; or None."""
+    graph = make(SHOP)
+    if graph.device_stores is not None:
+        edges, _ = graph.device_stores
+        expect_equal("edge types of device_stores", {*edges.schema.edge_types}, {*SHOP.edges})
+        counts = {node_type: edges.num_nodes(node_type) for node_type in SHOP.counts}
+        expect_equal("numbers of nodes of device_stores", counts, SHOP.counts)
+
+
+@promise
 def preparing_changes_no_draw(make: Make) -> None:
     """Accept any needs in `prepare`, also twice, and draw the same neighbors afterwards."""
     graph, hop = make(SHOP), Hop(1, {LIKE: 3, BUYS: 2}, UNIFORM)
@@ -271,6 +282,7 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     original_ids_are_those_before_renumbering,
     partition_bounds_cover_all_nodes,
     results_are_on_the_frontiers_device,
+    device_stores_have_the_nodes_and_edges,
     preparing_changes_no_draw,
     in_degrees_are_the_lengths_of_rows,
     edge_values_are_those_of_the_column,

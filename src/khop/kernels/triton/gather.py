@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from khop.kernels.gather import Shards
 from khop.kernels.memory import accessible_width, flat_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import Tiles, tile_of
@@ -84,7 +83,7 @@ def gather(
     slots: Tensor | None = None,
     cache: Tensor | None = None,
     is_pinned: bool = False,
-    shards: Shards | None = None,
+    shards: tuple[Tensor, int, int] | None = None,
 ) -> None:
     """Write the rows of a table (N, ...) of any dtype into `out` (ids, ...), bit by bit or as float32.
 
@@ -92,8 +91,8 @@ def gather(
     float32 with the shape of a row. `ids` are int32 or int64; only the first `count` (an int on the device)
     are used, and the rows behind them and rows of ids outside the table are 0. `slots`, int32 (N), give the
     row of `cache` with a row's copy, or -1. Rows of table, cache and out may be at any pitch. With
-    `is_pinned`, the table is in memory of the host, and PINNED_PROGRAMS at most read it. Of `shards`, the
-    table is the first one.
+    `is_pinned`, the table is in memory of the host, and PINNED_PROGRAMS at most read it. A table in
+    shards is given by its first one, and by their begins, the rows of each, and the rows of all.
     """
     if not out.numel():
         return
@@ -103,9 +102,7 @@ def gather(
         rows, into, copies = rows.view(word), into.view(word), copies.view(word)
     tiles = Tiles.of(accessible_width(into), into.element_size(), LOADS)
     num_tiles = tiles.programs(ids.numel())
-    starts, shard_rows, num_rows = None, 1, rows.shape[0]
-    if shards is not None:
-        starts, shard_rows, num_rows = shards.starts, shards.rows_each, shards.shape[0]
+    starts, shard_rows, num_rows = (None, 1, rows.shape[0]) if shards is None else shards
     operands = (
         *(rows, starts, ids, count, slots, None if cache is None else copies),
         *(None if scales is None else scales.flatten(), into, num_rows, shard_rows, ids.numel(), num_tiles),
