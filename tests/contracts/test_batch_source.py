@@ -116,7 +116,7 @@ WRONG: dict[type[OneByOne], tuple[Callable[[Make], None], str]] = {
     DropsTheLast: (suite.a_stream_gives_the_same_batches_in_order, "number of batches"),
     OtherKey: (
         suite.a_batch_is_the_sample_of_its_seeds_with_its_columns,
-        "Make the batch that the sampler gives",
+        "Make the sampler's batch",
     ),
     AllAtOnce: (suite.seeds_are_computed_once_and_not_early, "ahead of step 0, prefetch is 3"),
     ComputesTwice: (suite.seeds_are_computed_once_and_not_early, "ahead of step 3, prefetch is 3"),

@@ -303,7 +303,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
         "is None, must be [",
     ),
     ShortBounds: (graph_members.partition_bounds_cover_all_nodes, "must ascend from 0 to 6"),
-    PreparesOnce: (graph_members.preparing_changes_no_draw, "Take any needs in `prepare`"),
+    PreparesOnce: (graph_members.preparing_changes_no_draw, "Accept any needs in `prepare`"),
     OtherValues: (
         graph_members.edge_values_are_those_of_the_column,
         "edge_values of ('item', 'like', 'item'), edges",

@@ -312,7 +312,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     NoKey: (suite.draws_depend_on_the_key, "another key gives the same sample"),
     FirstRowForAll: (suite.every_seed_has_its_row, "Give each seed a row of its node"),
     TooManyBlocks: (suite.blocks_lead_from_all_nodes_to_the_seeds, "number of blocks: 2, must be 3"),
-    BlocksTurned: (suite.blocks_lead_from_all_nodes_to_the_seeds, "Give blocks that follow one another"),
+    BlocksTurned: (suite.blocks_lead_from_all_nodes_to_the_seeds, "Return consecutive blocks"),
     OtherSources: (suite.edges_are_edges_of_the_graph, "that the graph does not have"),
     WrongEdgeIds: (suite.edges_are_edges_of_the_graph, "by edge id"),
     DoubleWeights: (suite.blocks_lead_from_all_nodes_to_the_seeds, "dtype of weight"),

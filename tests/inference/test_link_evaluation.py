@@ -482,7 +482,7 @@ def test_each_split_has_its_score_from_one_pass() -> None:
 
 
 def test_an_empty_split_is_named() -> None:
-    with pytest.raises(ValueError, match="split 'val' of 'node': has no nodes to score; leave it out"):
+    with pytest.raises(ValueError, match="split 'val' of 'node' has no nodes to score; leave it out"):
         scores(TASK, FEATURES, {"train": torch.tensor([1]), "val": torch.tensor([]).long()}, torch.zeros_like)
 
 

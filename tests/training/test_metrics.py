@@ -249,7 +249,7 @@ def test_scores_need_a_known_label_and_outputs_that_are_numbers() -> None:
         task.score(torch.zeros(2, 1), torch.full((2,), math.nan), nodes)
     with pytest.raises(ValueError, match="rmse: the model's output for node 7 of 'node' is NaN"):
         task.score(torch.tensor([[0.0], [math.nan]]), torch.ones(2), nodes)
-    with pytest.raises(ValueError, match=r"y of 'node' has 1 numbers, .* give the model outputs=1"):
+    with pytest.raises(ValueError, match=r"y of 'node' has 1 values per row, .* give the model outputs=1"):
         task.score(torch.zeros(2, 3), torch.ones(2), nodes)
 
 

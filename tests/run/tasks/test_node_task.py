@@ -82,7 +82,7 @@ def test_an_empty_split_fails_where_it_is_scored(shop: Path) -> None:
     changed = with_splits(run_task, train=nodes[:6], val=nodes[6:], test=nodes[:0])
     assert len(changed.loader()) == 1  # nothing is measured before the first epoch
     assert changed.evaluated(("val",), unwatched).baselines.keys() == {"val/majority/accuracy"}
-    with pytest.raises(ValueError, match="split 'test' of 'item': has no nodes to score"):
+    with pytest.raises(ValueError, match="split 'test' of 'item' has no nodes to score"):
         changed.evaluated(("val", "test"), unwatched)
 
 
