@@ -90,7 +90,7 @@ def test_unfit_columns_are_errors(tmp_path: Path) -> None:
     columns = {"r": torch.tensor([0, -2, 1]), "w": torch.rand(3)}
     table = {FACT: khop.EdgeTable(ends, ends, columns)}
     graph = khop.open_graph(khop.write_graph(tmp_path / "graph", {"entity": khop.NodeTable(3)}, table))
-    with pytest.raises(ValueError, match="relation -2 is below 0; number relations from 0 on"):
+    with pytest.raises(ValueError, match="relation -2 is below 0; number relations from 0"):
         khop.relation_count(graph, FACT, "r")
     with pytest.raises(
         ValueError, match=r"is float32 of shape .*: relations are whole numbers, one per edge"

@@ -58,7 +58,7 @@ class SumOptions:
         for name in (name for name, is_unread in given.items() if is_unread):
             inner = self.inner or "not set"
             raise ValueError(
-                f"{name} is {getattr(self, name)!r} and inner is {inner}, which does not read {name}"
+                f"{name} is {getattr(self, name)!r} and inner is {inner}: it does not read {name}"
             )
 
     @property
