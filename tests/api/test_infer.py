@@ -244,9 +244,7 @@ def test_missing_disk_space_is_reported_before_the_start(
     graph: Graph, model: SAGE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2000))
-    with pytest.raises(
-        OSError, match=r"e.npy: needs up to 4.54 kB on the disk of .*, and 2 kB is free"
-    ):
+    with pytest.raises(OSError, match=r"e.npy: needs up to 4.54 kB on the disk of .*, and 2 kB is free"):
         infer(model, graph, tmp_path / "e.npy", node_types="item")
     assert list(tmp_path.iterdir()) == []
 

@@ -80,7 +80,5 @@ def test_a_file_is_put_in_place_whole_or_not_at_all(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_folder_that_is_no_run_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"^nowhere: not a run folder, it has no config\.toml; give"
-    ):
+    with pytest.raises(ValueError, match=r"^nowhere: not a run folder, it has no config\.toml; give"):
         read_run(Path("nowhere"))
