@@ -79,6 +79,8 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("graph", "cluster"): [str(graph), "out", "--clusters", "4"],
         ("graph", "walks"): ["shop", "out", "--path", "user buys item, item bought_by user"],
         ("graph", "split"): ["shop", "out", "--links", "user buys item"],
+        ("graph", "resplit"): [str(graph), "out", "--ratio", "0.6,0.2"],
+        ("graph", "propagate"): [str(graph), "out", "--columns", "x"],
         ("init",): [str(graph)],
         ("lookup",): [str(graph), "node", "7"],
         ("serve",): ["missing", "--listen", "127.0.0.1:0"],

@@ -989,7 +989,7 @@ SETS: list[tuple[str, bytes, str]] = [  # the file, and the error of importing i
     (
         "g.graphml",
         GRAPHML % (b"1", b'<edge source="a"/>'),
-        r"1 nodes of edges are not declared; add",
+        r"g.graphml: line 6: the edge has no target; add",
     ),
     ("g.graphml", GRAPHML % (b"1", b"<hyperedge/>"), r"g.graphml: it has hyperedges, .*remove them"),
     ("g.graphml", GRAPHML % (b"1", b"\xff"), r"g.graphml, line 6: .*correct"),

@@ -50,6 +50,7 @@ LIGHT = {
     "graph cluster": ["graph", "cluster", "graph", "out", "--clusters", "3"],
     "graph walks": ["graph", "walks", "graph", "out", "--path", "item like item"],
     "graph split": ["graph", "split", "graph", "out", "--links", "item like item"],
+    "graph propagate": ["graph", "propagate", "graph", "out", "--columns", "x", "--hops", "1"],
     "graph resplit": ["graph", "resplit", "graph", "out", "--ratio", "0.6,0.2"],
     "lookup": ["lookup", "shop", "user", "bob"],
     "import": ["import", "--guess", "users.csv"],

@@ -67,7 +67,7 @@ def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
 FIRST = frozenset(
     {"--graph", "--out", "--device", "--fanouts", "--hidden", "--epochs", "--batch-size", "--learning-rate"}
 )
-_LATER = frozenset({"--oversubscribe", "--allow-code", "--json", "--baselines"})  # important other options
+_LATER = frozenset({"--oversubscribe", "--bind", "--allow-code", "--json", "--baselines"})
 _ALL, _SECTION = "khop.help-all", "khop.help-section"  # key in the context of a call
 OF_KINDS = "khop.help-kinds"  # options of built-in components that the arguments do not name
 

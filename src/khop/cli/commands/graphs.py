@@ -195,8 +195,8 @@ def propagate(
 ) -> None:
     """Write a graph with node columns averaged over neighbors, such as x_1, x_2 and x_3, for the model mlp.
 
-    With several edge types, a node gets the mean over the edge types into it, of those whose sources have
-    rows. To continue after a stop, run the same command again; the number of processes may change.
+    With several edge types, a node gets the mean over the types whose sources have rows.
+    To continue after a stop, run the same command again; the number of processes may change.
     """
     folder = folder_of(graph)
     from khop.cli.propagate import PropagateRequest, run_propagate
