@@ -23,6 +23,7 @@ from torch import nn
 
 import khop
 from khop.api.launch import check_procs, run_rank
+from khop.distributed.processes.group import ALONE, Group
 from khop.distributed.processes.launchers import Listening, RankInfo
 from khop.errors import PeerLost
 from khop.process_tuning import usable_cores
@@ -255,8 +256,8 @@ def test_nccl_does_not_end_a_rank_before_khop_has_named_the_lost_one(
     monkeypatch: pytest.MonkeyPatch, kind: str, wanted: str | None
 ) -> None:
     @contextmanager
-    def alone(*_: object) -> Iterator[None]:
-        yield
+    def alone(*_: object) -> Iterator[Group]:
+        yield ALONE
 
     name, found = "TORCH_NCCL_ASYNC_ERROR_HANDLING", list[str | None]()
 
