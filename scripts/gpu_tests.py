@@ -20,6 +20,7 @@ TESTS = (  # on the device instead of the interpreter
     "tests/kernels/test_segment.py",
     "tests/sampling/on_device",
     "tests/sampling/test_engines.py",
+    "tests/sampling/test_paths.py",
     "tests/loading/device/test_batch_slot.py",
     "tests/loading/device/test_self_proof.py",
     "tests/loading/device/test_streams.py",

@@ -15,6 +15,8 @@ from torch import Tensor
 import khop
 from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, Neighbors, NeighborsByType, Positives
 from khop.errors import Unsupported
+from khop.graph.features.store import FeatureStore
+from khop.graph.features.table import NO_COLUMNS
 from khop.graph.rule import Hop
 from khop.graph.store import CscGraph, DrawHop, GraphStore, GraphStoreBase
 from khop.sampling.links.exclusion import WithoutEdges
@@ -118,6 +120,14 @@ class MiscountsEdges(Smallest):
 class OutDegrees(Smallest):
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
         return self.inner.in_degrees(edge_type, nodes).flip(0)
+
+
+class PlacesOneType(Smallest):
+    """A device has the edges of one type alone."""
+
+    @property
+    def device_stores(self) -> tuple[CscGraph, FeatureStore]:
+        return self.inner.only([("user", "buys", "item")]), NO_COLUMNS
 
 
 class ForgetsIds(Smallest):
@@ -297,6 +307,10 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     Clamps: (graph_store.a_missing_node_is_named, "node 9 of 9: no error was raised, must be a ValueError"),
     MiscountsEdges: (graph_members.it_states_types_and_counts, "num_edges of ('user', 'buys', 'item')"),
+    PlacesOneType: (
+        graph_members.device_stores_have_the_nodes_and_edges,
+        "edge types of device_stores",
+    ),
     OutDegrees: (graph_members.in_degrees_are_the_lengths_of_rows, "in_degrees of ('user', 'buys', 'item')"),
     ForgetsIds: (
         graph_members.original_ids_are_those_before_renumbering,

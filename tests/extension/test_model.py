@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import khop
 from cli.conftest import Ran
 from khop.batch import Adjacency
+from khop.components import MODELS
 from khop.models.stack import Sequential
 from khop.run.contexts import ModelContext
 
@@ -270,7 +271,7 @@ def test_help_and_errors_are_those_of_the_declaration(khop_command: Command, run
         ("no_such_package:Model", "there is no module 'no_such_package'"),
         (f"{__name__}:Other", "has no 'Other'"),
         (f"{__name__}:Heads", "a component is a class with build"),
-        ("sage2", "must be one of sage, rgcn, gat, gin, gcn, hgt, rgat, lightgcn, or package.module:Class"),
+        ("sage2", f"must be one of {', '.join(MODELS.builtin)}, or package.module:Class"),
     ],
 )
 def test_a_kind_that_is_no_component_is_refused(

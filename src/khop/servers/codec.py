@@ -40,7 +40,7 @@ from khop.schema import EdgeType, Type
 from khop.servers.access import Buffer
 from khop.servers.errors import WrongVersion
 
-VERSION = 9
+VERSION = 10
 PIECE = 1 << 20  # bytes: larger pieces gain nothing, and one per tensor takes twice the time
 LEAST_PIECE = 1 << 19  # smaller tensors are joined
 MOST_HEADER = 8 << 20
