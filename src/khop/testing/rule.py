@@ -240,7 +240,11 @@ def it_is_a_value(rule: Rule) -> None:
 
 @promise
 def drawn_edges_belong_to_their_rows(rule: Rule) -> None:
-    """Draw edges of each row, at most `most(fanout)`, with weights exactly if `has_weights`."""
+    """Draw edges of each row, at most `most(fanout)`, with weights and times as the rule states.
+
+    Weights are there exactly if `has_weights`, times exactly if `has_times`, which `has_paths` needs.
+    """
+    expect(rule.has_times or not rule.has_paths, "has_paths without has_times, must have both")
 
     @examples(question=questions(rule))
     def check(question: Question) -> None:
@@ -251,6 +255,7 @@ def drawn_edges_belong_to_their_rows(rule: Rule) -> None:
             expect_equal("number of rows", len(rows), len(nodes))
             stated = rule.has_weights(question.fanouts[edge_type])
             expect_equal("has weights", found.weights is not None, stated)
+            expect_equal("has times", found.times is not None, rule.has_times)
             for node, (sources, edges, _) in zip(nodes, rows, strict=True):
                 expect(most is None or len(edges) <= most, f"{len(edges)} edges of a row, most is {most}")
                 begin, end = csc.indptr[node : node + 2].tolist()
