@@ -59,6 +59,7 @@ def test_without_columns_on_the_gpu_all_stays_on_the_host(folder: PartsFolder) -
     ("columns", "lanes", "no_kernels", "problem"),
     [
         ("device", False, None, "all partitions are in this process, so it exchanges no rows"),
+        ("sharded", True, None, 'columns "sharded": each rank of a partitioned graph has a part'),
         (
             "device",
             True,

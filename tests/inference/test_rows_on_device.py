@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch import nn
 from torch_geometric.nn import GATConv
 
@@ -188,3 +189,35 @@ def test_a_full_device_leaves_the_chunks_to_the_host(
 def test_kernels_of_a_device_give_the_rows(typed: khop.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     triton_interpreter.correct()
     compared(typed, of("SAGE", target="item", embedding=4), monkeypatch, "item", engine=Engine.TRITON)
+
+
+def test_sparse_rows_stay_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take the memory of dense ones."""
+
+    class Means(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product = nn.Linear(90, 3)
+
+        def forward(self, x: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
+            out: torch.Tensor = self.product(x)[: adjacency.num_dst]
+            return out
+
+    words = khop.SparseColumn.of(sparse.eye_array(12, 90, format="csr"))
+    edges = {"node to node": khop.EdgeTable(torch.arange(12), torch.arange(12).flip(0))}
+    path = khop.write_graph(tmp_path / "g", {"node": khop.NodeTable(columns={"x": words})}, edges)
+    graph, model = khop.open_graph(path), Sequential([Means()], sparse_width=90)
+    with counting(monkeypatch, SMALL) as chunks:
+        found = khop.layerwise_inference(model, placed(graph), graph.features, "node")
+    assert chunks == []
+    assert torch.equal(found, khop.layerwise_inference(model, graph, graph.features, "node"))
+
+
+def test_more_nodes_than_local_ids_stay_on_the_host(
+    plain: khop.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, model = placed(plain), of("SAGE")(plain).double()
+    monkeypatch.setattr(rows_on_device, "MOST_ROWS", 37)
+    with counting(monkeypatch, SMALL) as chunks:
+        khop.layerwise_inference(model, graph, graph.features, "node")
+    assert chunks == []

@@ -99,6 +99,11 @@ def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsT
             f"columns on device {request.device!r}: the graph is in memory, not in a folder; leave columns "
             "out"
         )
+    if StorePlace.SHARDED in request.columns.values():
+        raise ValueError(
+            f'{request.device}: columns "sharded": each rank of a partitioned graph has a part of the rows '
+            'already; give "device"'
+        )
     if request.is_explicit and memory is not None:
         return _rows_on_gpu(folder, request, target, memory)
     stores = PlacedStores.on_cpu(request, work, folder.schema.node_columns)

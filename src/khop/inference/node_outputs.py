@@ -436,7 +436,7 @@ class Layers:
         if on_device is not None:
             limits = on_device.limits(chunks)
             stages = stages_of(limits)
-            on_device = on_device.with_room(stages)
+            on_device = on_device.with_room(stages, limits)
         if on_device is None:
             limits, stages = chunks, stages_of(chunks)
         return cls(model, graph, features, stages, rows_of, samplers, limits, on_device)

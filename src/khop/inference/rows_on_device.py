@@ -21,6 +21,7 @@ from khop.graph.rule import Hop
 from khop.graph.store import CscGraph
 from khop.inference.chunks import ONE_CHUNK, Chunk, Chunks, evaluating
 from khop.inference.stages import VALUES, ChunkLimits, Stage
+from khop.kernels.lazy_rows import LazyRows
 from khop.loading.device.device_memory import memory_of
 from khop.loading.device.streams import streams_of
 from khop.models.stack import Layered
@@ -29,6 +30,7 @@ from khop.sampling.sampler import NeighborSampler
 from khop.schema import EdgeType, NodeType
 
 LEAST = ChunkLimits(1 << 18, 1 << 22)  # a chunk of the CPU would not fill a GPU
+MOST_ROWS = (1 << 31) - 1  # local ids are int32
 _ALIGNED = 16  # rows of a chunk begin at a multiple of 16 bytes, whatever their width
 _COPIES = 4  # of the rows of a chunk: copied destinations, sums, products, results
 
@@ -140,36 +142,35 @@ class RowsOnDevice:
     def of(cls, model: Layered, start: Chunks) -> RowsOnDevice | None:
         """Return the computation; None if the model, or a column that it reads, is elsewhere."""
         assert isinstance(model, nn.Module)
-        graph, parameter = (
-            start.sampler.graph.in_one_piece("layers on a device"),
-            next(model.parameters(), None),
-        )
+        graph = start.sampler.graph.in_one_piece("layers on a device")
+        parameter, specs = next(model.parameters(), None), start.features.specs
         if parameter is None or parameter.device != graph.frontier_device or start.columns.of_edges:
             return None
-        specs, most = start.features.specs, max(graph.counts.values(), default=0) + LEAST.nodes
         names = [(t, name) for t, of_type in start.columns.of_nodes.items() for name in of_type]
-        if not all(t in specs and name in specs[t] for t, name in names) or most >= 1 << 31:
-            return None
-        return cls(model, start, graph, parameter.device)
+        is_there = all(t in specs and name in specs[t] for t, name in names)
+        return cls(model, start, graph, parameter.device) if is_there else None
 
     def limits(self, given: ChunkLimits) -> ChunkLimits:
         """Return limits under which a chunk fills a GPU."""
         return ChunkLimits(max(given.nodes, LEAST.nodes), max(given.edges, LEAST.edges))
 
-    def with_room(self, stages: Sequence[Sequence[Stage]]) -> RowsOnDevice | None:
+    def with_room(self, stages: Sequence[Sequence[Stage]], limits: ChunkLimits) -> RowsOnDevice | None:
         """Return the computation of these stages; None if the device has not enough memory."""
         assert isinstance(self.model, nn.Module)
         with evaluating(self.model):
             encoded = {t: self._encoded(t, torch.arange(min(1, n))) for t, n in self.graph.counts.items()}
         first = {t: rows for t, rows in encoded.items() if rows is not None}
-        if not all(isinstance(rows, Tensor) for rows in first.values()):
-            return None  # sparse rows
-        counts = self.graph.counts
+        if any(isinstance(rows, LazyRows) for rows in first.values()):
+            return None  # sparse rows would become dense
+        counts, edges = self.graph.counts, sum(csc.num_edges for csc in self.graph.edges.values())
         sizes = [sum(counts[t] * _row_bytes(rows) for t, rows in first.items())]
         sizes += [sum(counts[s.node_type] * s.row_bytes for s in layer) for layer in stages]
         widest = max(map(_row_bytes, (*first.values(), *(s.like for layer in stages for s in layer))))
         room = max((s.size(c) for layer in stages for s in layer for c in range(s.num_chunks)), default=0)
-        needed = max(before + after for before, after in pairwise(sizes)) + _COPIES * room * widest
+        if max(counts.values(), default=0) + _padded(room) > MOST_ROWS:
+            return None
+        needed = max((before + after for before, after in pairwise(sizes)), default=0)
+        needed += (_COPIES * room + min(limits.edges, edges)) * widest  # a message per edge
         return replace(self, room=room) if needed <= _free_bytes(self.device) else None
 
     def selected(self) -> AbstractContextManager[object]:

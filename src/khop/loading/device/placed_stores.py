@@ -32,6 +32,7 @@ from khop.loading.device.memory_plan import FreeMemory, MemoryPlan, StoreSizes, 
 from khop.schema import EdgeType, NodeType, Schema
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+NodeColumns = Mapping[NodeType, Mapping[str, Tensor]]
 PlacedColumns = Mapping[NodeType, Mapping[str, Tensor | Shards]]
 
 _ARRAY_BYTES = 8  # per edge: a running sum, or a time
@@ -105,7 +106,7 @@ def placed_stores(
     an allocation fails, the next plan is tried. ValueError if a requested store fits nowhere, if kernels
     cannot run on the device, or if an array is damaged.
     """
-    of_nodes: Columns = {t: columns[t] for t in edges.schema.node_types if t in columns}
+    of_nodes: NodeColumns = {t: columns[t] for t in edges.schema.node_types if t in columns}
     _check(request, of_nodes, conditions)
     sizes, free = store_sizes(edges, of_nodes, conditions), memory.free()
     why = _reason(request, conditions)
@@ -135,7 +136,7 @@ def placed_stores(
     )
 
 
-def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> StoreSizes:
+def store_sizes(edges: CscGraph, columns: NodeColumns, conditions: Conditions) -> StoreSizes:
     """Return the bytes of a graph's stores, as they are when placed."""
     topology = sum(csc.indptr.nbytes + csc.indices.nbytes for csc in edges.edges.values())
     topology += sum(ids.nbytes for ids in edges.originals.values())
@@ -155,7 +156,7 @@ def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> St
 def _sharing(
     plan: MemoryPlan,
     edges: CscGraph,
-    columns: Columns,
+    columns: NodeColumns,
     memory: DeviceMemory,
     machine: MachineRanks | None,
     host_room: int,
@@ -177,14 +178,18 @@ def _sharing(
 
 
 def _stored(
-    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, machine: MachineRanks | None
+    plan: MemoryPlan,
+    edges: CscGraph,
+    columns: NodeColumns,
+    memory: DeviceMemory,
+    machine: MachineRanks | None,
 ) -> PlacedStores:
     """Copy the stores of a plan, and of a sharded column the rows of this rank."""
     on_device = None
     if plan.topology.is_read_by_gpu:
         on_device = stored_graph(edges, partial(memory.stored, place=plan.topology))
     copies: dict[NodeType, dict[str, Tensor | Shards]] = {
-        str(node_type): {
+        node_type: {
             name: memory.stored_rows(*_part(column, plan.columns[name], machine))
             for name, column in of_type.items()
             if plan.columns[name].is_read_by_gpu
@@ -223,7 +228,7 @@ def _least_free(free: FreeMemory, machine: MachineRanks) -> FreeMemory:
 
 
 def _connected(
-    stores: PlacedStores, memory: DeviceMemory, machine: MachineRanks, columns: Columns
+    stores: PlacedStores, memory: DeviceMemory, machine: MachineRanks, columns: NodeColumns
 ) -> PlacedStores | None:
     """Open the rows of other ranks in sharded columns. Collective. None if a rank of the machine cannot."""
     names = [
@@ -266,7 +271,7 @@ def _opened(memory: DeviceMemory, rank: int, own: Tensor, texts: Sequence[str], 
     return Shards.of(tables, memory.device)
 
 
-def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -> None:
+def _check(request: DevicePlacement, columns: NodeColumns, conditions: Conditions) -> None:
     if request.is_explicit and conditions.no_kernels is not None:
         raise ValueError(
             f"{request.device}: kernels cannot make the batches: {conditions.no_kernels}; or leave the "
