@@ -154,6 +154,26 @@ def test_ranks_of_torchrun_are_bound_when_asked(tmp_path: Path) -> None:
     assert [first["cores"], second["cores"]] == [[list(p.cores)] for p in places_of_ranks(2, "cores")]
 
 
+@pytest.mark.real_start
+def test_machines_may_have_different_numbers_of_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, khop\nfrom processes.ranks import writes_cores\n"
+        "khop.launch(writes_cores, device='cpu', arguments=[sys.argv[1]], deadline=60)\n"
+    )
+    common = {**ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parents[1])}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "3"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, tmp_path],
+            env={**common, "RANK": str(n), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": there},
+        )
+        for n, (local, there) in enumerate([("0", "2"), ("1", "2"), ("0", "1")])  # of two machines
+    ]
+    assert [rank.wait() for rank in ranks] == [0, 0, 0]
+    assert len(reports(tmp_path)) == 3
+
+
 @several_cores
 def test_a_process_reads_back_its_memory_policy() -> None:
     number = {"x86_64": 239, "aarch64": 236}.get(os.uname().machine)

@@ -250,7 +250,7 @@ def run_rank(
 
 def _bind(group: Group, bind: Bind | None) -> None:
     """Bind the ranks of each machine that may all run on the same cores; others are bound already."""
-    if group.local_world_size == 1 or not hasattr(os, "sched_getaffinity"):
+    if group.world_size == 1 or not hasattr(os, "sched_getaffinity"):
         return
     host, mine = socket.gethostname(), os.sched_getaffinity(0)
     told = json.dumps([host, group.local_rank, sorted(mine)]).encode()
