@@ -194,6 +194,26 @@ def test_a_killed_command_continues_and_gives_the_same_bits(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
 
 
+def test_a_stopped_call_continues_with_another_memory(tmp_path: Path) -> None:
+    edges, x = random_graph()
+    graph, out = written(tmp_path / "g", edges, x), tmp_path / "out"
+    whole = propagated(graph, tmp_path / "whole")
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    plan = Propagation.of(graph, out, ["x"], 3, "mean", 240 * 7)
+    with pytest.raises(KeyboardInterrupt):
+        plan.run(ALONE, InFlight(2, 3), stop)
+    assert plan.work_folder.is_dir()
+    with pytest.raises(ValueError, match=r"another memory \(7 numbers per node, now 6 numbers per node\)"):
+        propagated(graph, out, memory=240 * 6)
+    assert Propagation.of(graph, out, ["x"], 3, "mean", ROOM).widths == (7,)
+    found = propagated(graph, out)
+    for hop in (1, 2, 3):
+        assert torch.equal(found[f"x_{hop}"], whole[f"x_{hop}"])
+
+
 @pytest.mark.parametrize("procs", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_processes_share_the_work_and_change_no_bit(tmp_path: Path, procs: int) -> None:
     edges, x = random_graph(dtype=torch.float64)
@@ -234,6 +254,8 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("norm symmetric", several, ["x"], "symmetric", ROOM),
         ("allow at least", graph, ["x"], "mean", 239),
         ("norm", graph, ["x"], "max", ROOM),
+        ("each once", graph, ["x", "x"], "mean", ROOM),
+        ("at least one column", graph, [], "mean", ROOM),
     ]:
         with pytest.raises(ValueError, match=words):
             Propagation.of(source, tmp_path / "out", columns, 2, norm, memory)
@@ -242,6 +264,19 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Propagation.of(tmp_path / "once", tmp_path / "out", ["x"], 1, "mean", ROOM)
     with pytest.raises(ValueError, match="exists already"):
         Propagation.of(graph, tmp_path / "once", ["x"], 1, "mean", ROOM)
+
+
+def test_hops_that_reach_no_node_are_refused(tmp_path: Path) -> None:
+    nodes = {"user": khop.NodeTable(2, {"x": torch.ones(2, 1)}), "item": khop.NodeTable(3)}
+    edges = khop.EdgeTable(torch.tensor([0, 1]), torch.tensor([0, 2]))
+    forward = khop.write_graph(tmp_path / "forward", nodes, {("user", "buys", "item"): edges})
+    assert propagated(forward, tmp_path / "once", hops=1)["x_1"].flatten().tolist() == [1, 0, 1]
+    with pytest.raises(ValueError, match=r"hops 3: no edge type of .* nodes that have 'x_1'; give 1"):
+        Propagation.of(forward, tmp_path / "out", ["x"], 3, "mean", ROOM)
+    back = khop.EdgeTable(torch.tensor([0, 2]), torch.tensor([0, 1]))
+    into = khop.write_graph(tmp_path / "into", nodes, {("item", "of", "user"): back})
+    with pytest.raises(ValueError, match="nodes that have 'x'; add edges from them, or name another"):
+        Propagation.of(into, tmp_path / "out", ["x"], 1, "mean", ROOM)
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

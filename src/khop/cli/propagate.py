@@ -39,7 +39,8 @@ class PropagateRequest:
         """Make the plan of one rank; ValueError if the arguments do not fit the graph."""
         memory = byte_size(self.memory, "memory") if self.memory else free_memory_bytes() // 2
         others = resident_bytes() + (threads + 2) * THREAD_BYTES
-        room = memory // group.local_world_size - others
+        rooms = group.gather(torch.tensor([memory // group.local_world_size - others]))
+        room = int(rooms.min())  # ranks share blocks, so that all have equal ones
         if room <= 0:
             least = in_bytes((others + THREAD_BYTES) * group.local_world_size)
             raise ValueError(
@@ -62,7 +63,7 @@ def propagate_rank(rank: int, device: torch.device, request: PropagateRequest) -
     plan = request.plan(group, threads)
     if rank == 0:
         tell(
-            f"{len(plan.blocks)} blocks of up to {plan.blocks[0].width} numbers per node; up to "
+            f"blocks of {max(plan.widths)} numbers per node: {len(plan.blocks)}; up to "
             f"{in_bytes(2 * plan.result_bytes)} of disk while it runs, {in_bytes(plan.result_bytes)} in "
             f"{request.out}"
         )

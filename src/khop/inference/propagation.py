@@ -6,6 +6,7 @@ Threads and ranks share the chunks; how they do it never changes a bit.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from khop.arguments import check_word, whole_number
-from khop.distributed.processes.group import Group
+from khop.distributed.processes.group import Group, check_equal_settings
 from khop.graph import layout
 from khop.graph.atomic import Meter, ProgressCallback, check_disk, in_bytes, new_folder, refuse_existing
 from khop.graph.folder import Folder, GraphFolder, open_folder, refuse_damage
@@ -34,7 +35,7 @@ from khop.graph.partitions.parts_folder import PartsFolder, open_parts
 from khop.graph.snapshots import link_files
 from khop.inference.chunks import DynamicChunks, Progress, unwatched
 from khop.inference.stages import ChunkLimits, Stage, chunk_starts
-from khop.inference.work_folder import WorkFolder, is_seen_by_all, remove, work_folder
+from khop.inference.work_folder import WorkFolder, begun_facts, is_seen_by_all, remove, work_folder
 from khop.kernels.memory import expect_random_access
 from khop.kernels.segment import segment_mean
 from khop.loading.ordered_map import InFlight
@@ -156,9 +157,17 @@ class Propagation:
         check_word("norm", norm, Norm)
         made = cls(GraphFiles.open(graph), out, tuple(columns), whole_number("hops", hops, 1), norm, memory)
         schema = made.files.folder.schema
+        if not columns or len(set(columns)) < len(columns):
+            raise ValueError(f"columns {list(columns)}: name at least one column, and each once")
         for column in made.columns:
             _check_column(schema, column, graph)
             for hop, of_hop in enumerate(made.relations(column), 1):
+                if not of_hop:
+                    raise ValueError(
+                        f"hops {hops}: no edge type of {graph} leads from nodes that have "
+                        f"{(hop_column(column, hop - 1) if hop > 1 else column)!r}; "
+                        + (f"give {hop - 1}" if hop > 1 else "add edges from them, or name another column")
+                    )
                 for node_type in of_hop:
                     if hop_column(column, hop) in schema.columns.get(node_type, {}):
                         raise ValueError(
@@ -170,7 +179,7 @@ class Propagation:
                 f"norm symmetric: {graph} has the edge types {[' '.join(t) for t in schema.edge_types]}; it "
                 "needs one, between nodes of one type; give mean"
             )
-        assert made.blocks  # raises an error about memory
+        assert made.widths  # raises an error about memory
         return made
 
     def relations(self, column: str) -> list[dict[NodeType, tuple[EdgeType, ...]]]:
@@ -190,21 +199,36 @@ class Propagation:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of all columns, as wide as caches and memory allow."""
-        return tuple(block for column in self.columns for block in self._blocks_of(column))
+        return tuple(
+            block
+            for column, width in zip(self.columns, self.widths, strict=True)
+            for block in self._blocks_of(column, width)
+        )
 
-    def _blocks_of(self, column: str) -> Iterator[Block]:
-        spec, files = self._spec(column), self.files
+    def _blocks_of(self, column: str, width: int) -> Iterator[Block]:
+        count = self._spec(column).width
+        for first in range(0, count, width):
+            yield Block(column, first, min(count, first + width))
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Width of the blocks of each column; that of unfinished work if memory allows."""
+        most = tuple(self._most(column) for column in self.columns)
+        begun = tuple(map(int, re.findall(r"\d+", begun_facts(self.work_folder).get("memory", ""))))
+        fits = len(begun) == len(most) and all(0 < b <= m for b, m in zip(begun, most, strict=True))
+        return begun if fits else most
+
+    def _most(self, column: str) -> int:
+        """Return the largest width that caches and memory allow; ValueError if memory does not allow one."""
         types = {t for of_hop in self.relations(column) for edges in of_hop.values() for t, _, _ in edges}
         number_bytes = self.dtype_of(column).itemsize
-        one = number_bytes * max(1, sum(files.folder.num_nodes(t) for t in types))
-        width = min(_ROW_BYTES // number_bytes, self.memory // one)
-        if width < 1:
+        one = number_bytes * max(1, sum(self.files.folder.num_nodes(t) for t in types))
+        if self.memory < one:
             raise ValueError(
                 f"memory: {in_bytes(self.memory)} is left for rows, and one number of each node takes "
                 f"{in_bytes(one)}; allow at least {in_bytes(one - self.memory)} more, or fewer threads"
             )
-        for first in range(0, spec.width, width):
-            yield Block(column, first, min(spec.width, first + width))
+        return min(self._spec(column).width, _ROW_BYTES // number_bytes, self.memory // one)
 
     def _spec(self, column: str) -> ColumnSpec:
         of_types = self.files.folder.schema.columns
@@ -246,7 +270,7 @@ class Propagation:
         return {
             "graph": self.files.folder.fingerprint,
             "propagation": f"{self.hops} hops of {', '.join(self.columns)}, norm {self.norm}",
-            "blocks": ", ".join(f"{block.column}[{block.first}:{block.last}]" for block in self.blocks),
+            "memory": f"{', '.join(map(str, self.widths))} numbers per node",
         }
 
     @property
@@ -280,6 +304,7 @@ class Propagation:
         A call that was killed is resumed by the next one, also with another number of ranks.
         """
         group.meet("propagating")
+        check_equal_settings(group, self.facts)
         with group.exchanging("propagating"):
             self.out.absolute().parent.mkdir(parents=True, exist_ok=True)
             if group.world_size > 1 and not is_seen_by_all(self.out.absolute().parent, group):

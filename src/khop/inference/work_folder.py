@@ -185,6 +185,12 @@ def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[None]:
         os.close(lock)
 
 
+def begun_facts(path: Path) -> dict[str, str]:
+    """Return the facts with which a folder was started; {} if there is none."""
+    file = path / _FACTS
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
+
+
 def _check_facts(path: Path, facts: Mapping[str, str]) -> None:
     file = path / _FACTS
     if not file.exists():
@@ -192,7 +198,7 @@ def _check_facts(path: Path, facts: Mapping[str, str]) -> None:
         begun.write_text(json.dumps(dict(facts)))
         begun.replace(file)
         return
-    before = json.loads(file.read_text())
+    before = begun_facts(path)
     for name in facts:
         if before.get(name) != facts[name]:
             raise ValueError(
