@@ -259,7 +259,7 @@ def test_an_answer_has_as_many_ids_as_the_limit_allows_and_at_least_one(shop: Pa
 
 
 def test_labels_that_no_import_recorded_are_refused(shop: Path) -> None:
-    with pytest.raises(InvalidRequest, match=re.escape("labels of 'tag': the import recorded those of")):
+    with pytest.raises(InvalidRequest, match=re.escape("labels of 'tag': the import recorded only those of")):
         answered(shop, "labels", LabelsOf("tag"))
 
 

@@ -129,8 +129,11 @@ def message(text: bytes, version: int = VERSION, magic: bytes = b"khop") -> byte
         (message(b'{"tensors":[["int8",[-1]]]}'), "not a dtype and a shape"),
         (message(b'{"tensors":[["int8",[4194304,4194304,4194304]]]}'), "not a dtype and a shape"),
         (message(b'{"tensors":[["int64",[1000000000]]]}'), "8,000,000,000 bytes are announced"),
-        (message(b'{"tensors":[["int8",[3]]]}') + b"12", "1 bytes of what its header announces did not come"),
-        (message(b'{"tensors":[["int8",[3]]]}') + b"1234", "more bytes came than its header announces"),
+        (
+            message(b'{"tensors":[["int8",[3]]]}') + b"12",
+            "is truncated: 1 bytes that its header announces are missing",
+        ),
+        (message(b'{"tensors":[["int8",[3]]]}') + b"1234", "has more bytes than its header announces"),
         (
             message(b'{"tensors":[["bool",[3]]]}') + b"\0\1\2",
             "a boolean is a byte of 0 or 1, and 2 is another",
@@ -144,7 +147,7 @@ def test_a_wrong_message_is_refused_by_what_is_wrong(sent: bytes, sentence: str)
 
 
 def test_another_version_is_named() -> None:
-    words = f"version {VERSION + 1} of the messages, and this khop reads version {VERSION}"
+    words = f"message version {VERSION + 1}, but this khop reads version {VERSION}"
     with pytest.raises(WrongVersion, match=words):
         parsed(message(b"{}", version=VERSION + 1), LIMIT, "answer")
 
@@ -160,7 +163,7 @@ def test_no_memory_is_taken_for_what_is_not_allowed() -> None:
 
 def test_a_message_in_one_piece_takes_no_memory_for_bytes_that_it_lacks() -> None:
     sent = message(b'{"tensors":[["uint8",[536870912]]]}') + bytes(100)
-    with pytest.raises(ValueError, match="536,870,912 bytes are announced, and at most 4,194,404"):
+    with pytest.raises(ValueError, match="536,870,912 bytes are announced, but at most 4,194,404"):
         parsed(sent, LIMIT, "request")
 
 
@@ -168,7 +171,7 @@ def test_an_answer_larger_than_the_free_memory_is_refused_before_allocation() ->
     shape = [["int64", [1 << 40]]]
     text = json_of({"tensors": shape})
     head = b"khop" + VERSION.to_bytes(4, "little") + len(text).to_bytes(8, "little") + text
-    with pytest.raises(ValueError, match="8,796,093,022,208 bytes are announced, and this machine has"):
+    with pytest.raises(ValueError, match="8,796,093,022,208 bytes are announced, but this machine has"):
         received([head], 1 << 44, "answer")
 
 
@@ -285,7 +288,7 @@ def test_consecutive_nodes_take_no_bytes_each() -> None:
 
 
 def test_too_many_nodes_or_wrong_ones_are_refused() -> None:
-    with pytest.raises(ValueError, match="1,000,000,000,000 nodes are requested at once; ask for at most 10"):
+    with pytest.raises(ValueError, match="1,000,000,000,000 nodes are requested at once; request at most 10"):
         read_nodes(NodeSpan(0, 10**12), 10**13, 10)
     with pytest.raises(ValueError, match="must end with a whole number from the first"):
         read_nodes(NodeSpan(5, 4), 10, 10)

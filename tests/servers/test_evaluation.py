@@ -87,7 +87,7 @@ def test_exact_evaluation_keeps_within_a_limit_of_bytes(plain_graph: khop.Graph)
     found = khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=20)
     expected = khop.layerwise_inference(model, plain_graph, plain_graph.features, "item", chunk_size=20)
     assert torch.equal(found, expected)
-    with pytest.raises(TooLarge, match="take a smaller batch_size"):
+    with pytest.raises(TooLarge, match="use a smaller batch_size"):
         khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=600)
 
 

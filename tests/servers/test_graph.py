@@ -170,7 +170,7 @@ def test_a_request_names_as_many_nodes_as_are_allowed(shop: Path, monkeypatch: p
     assert plain(names_of(graph).ids["item"].at(torch.arange(60))) == [7 * node - 100 for node in range(60)]
     assert len(exchange.asked) == 3
     monkeypatch.setattr("khop.servers.graph.MOST_IDS", 21)
-    with pytest.raises(InvalidRequest, match="21 nodes are requested at once; ask for at most 20"):
+    with pytest.raises(InvalidRequest, match="21 nodes are requested at once; request at most 20"):
         names_of(graph).ids["item"].at(torch.arange(60))
 
 
@@ -187,8 +187,8 @@ def strings(offsets: list[int], text: bytes) -> NodeIdsAnswer:
         ([1, 4], b"abcd", "do not rise from 0 to 4"),
         ([0, 1, 2], "ü".encode(), "an id begins within a character"),
         ([0, 2], b"\xff\xfe", "can't decode byte 0xff"),
-        ([0], b"", "0 ids, for 5 nodes"),
-        ([0, 0, 0, 0, 0, 0, 0], b"", "6 ids, for 5 nodes"),
+        ([0], b"", "has 0 ids for 5 nodes"),
+        ([0, 0, 0, 0, 0, 0, 0], b"", "has 6 ids for 5 nodes"),
         ([], b"", "do not rise"),
     ],
 )

@@ -210,7 +210,7 @@ def test_a_column_that_is_missing_is_named(typed_graph: khop.Graph) -> None:
 
 
 def test_another_graph_is_refused_by_both_fingerprints() -> None:
-    with pytest.raises(ValueError, match=r"aaaaaaaaaaaa\.\.\., and this server has bbbbbbbbbbbb"):
+    with pytest.raises(ValueError, match=r"aaaaaaaaaaaa\.\.\., but this server has bbbbbbbbbbbb"):
         check_graph("a" * 64, "b" * 64)
 
 

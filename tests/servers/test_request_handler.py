@@ -110,7 +110,7 @@ def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.Monk
     with pytest.raises(NotAllowed):
         handler.answer(arrived(request(1)), stranger, ONE, stream, 1)
     monkeypatch.setattr(module, "MOST_REQUEST", 5)
-    with pytest.raises(InvalidRequest, match="the most are 5"):
+    with pytest.raises(InvalidRequest, match="at most 5 are allowed"):
         handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
     assert handler.status()["failed_not_allowed"] == handler.status()["failed_invalid"] == 1
     handler.drain(0)
@@ -130,7 +130,7 @@ def test_a_request_without_room_for_its_bytes_is_refused_before_they_come() -> N
 
         handler.answer(Incoming(num_bytes, receive), token, client, _Stream(), 1)
 
-    with pytest.raises(Busy, match="0 of a, and no room for 32,769 more"):
+    with pytest.raises(Busy, match="0 of a, but no room for 32,769 more"):
         answer(ANYONE, ONE)
     answer(BETWEEN, OTHER)
     answer(ANYONE, ONE, 60)
@@ -287,7 +287,7 @@ def test_full_queues_answer_busy() -> None:
         with pytest.raises(Busy, match="2 of this client"), queue.queued("a"):
             pass
         stack.enter_context(queue.queued("b"))
-        with pytest.raises(Busy, match="3 requests waiting"), queue.queued("c"):
+        with pytest.raises(Busy, match="3 queued requests"), queue.queued("c"):
             pass
     assert queue.empty(0)
 
@@ -296,7 +296,7 @@ def test_bytes_of_requests_are_bounded_for_each_client_and_in_all() -> None:
     queue = ClientQueues(QueueLimits(request_bytes=10, request_bytes_per_client=6))
     with ExitStack() as stack:
         stack.enter_context(queue.admitted("a", 4))
-        with pytest.raises(Busy, match="4 of a, and no room for 3 more"), queue.admitted("a", 3):
+        with pytest.raises(Busy, match="4 of a, but no room for 3 more"), queue.admitted("a", 3):
             pass
         stack.enter_context(queue.admitted("b", 6))
         with pytest.raises(Busy, match="10 bytes of requests, 0 of c"), queue.admitted("c", 1):

@@ -144,7 +144,7 @@ def test_wrong_seeds_are_refused(plain_graph: khop.Graph, service: Service, of: 
 def test_a_batch_that_could_be_too_large_is_refused_before_any_work(plain_graph: khop.Graph) -> None:
     service = Service(ServedGraph.of(plain_graph), max_batch_bytes=20_000)
     with pytest.raises(
-        TooLarge, match=r"could have [\d,]+ bytes, and this server makes batches of at most 20,000"
+        TooLarge, match=r"could have [\d,]+ bytes, but this server makes batches of at most 20,000"
     ):
         service.accept(query(settings(plain_graph, [30, 30]), seeds(*range(500))))
     list(service.accept(query(settings(plain_graph, [2]), seeds(1, 2))).run())

@@ -74,7 +74,7 @@ def test_a_server_of_another_version_is_refused_by_a_client(tmp_path: Path) -> N
     pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
     graph = write_learnable_graph(tmp_path / "graph")
     sentence = (
-        rf"127.0.0.1:\d+ has version {OTHER} of wire, and this khop has version {VERSION}; install the "
+        rf"127.0.0.1:\d+ has version {OTHER} of wire, but this khop has version {VERSION}; install the "
         "same khop on clients and servers$"
     )
     with server_of_other_version(graph) as address:
@@ -105,7 +105,7 @@ def test_a_request_in_another_version_is_refused_by_a_server(
         remote = khop.connect([start(graph).address], deadline=20)
         monkeypatch.setattr("khop.servers.codec.VERSION", OTHER)
         sentence = (
-            f"request: is in version {OTHER} of the messages, and this khop reads version {VERSION}; install "
+            f"request: has message version {OTHER}, but this khop reads version {VERSION}; install "
             "the same khop on clients and servers"
         )
         with pytest.raises(WrongVersion, match=sentence):

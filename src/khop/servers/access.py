@@ -1,6 +1,6 @@
 """Access to servers: addresses, tokens, TLS certificates, and the interface of a connection.
 
-This module has the rules on where a token may be sent. It is independent of the transport.
+This module decides where a token may be sent. It is independent of the transport.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_PORT = 65_535
 
 @dataclass(frozen=True)
 class Address:
-    """A host, by name or by number, and a port."""
+    """A host, by name or by IP address, and a port."""
 
     host: str
     port: int
@@ -41,25 +41,25 @@ class Address:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One machine behind an address: its number, and the name that its certificate has to show."""
+    """One machine behind an address: its IP address, and the name that its certificate must have."""
 
     address: Address  # as given; its host is the name in the certificate
     number: str  # IPv4 or IPv6
 
     def __str__(self) -> str:
-        """Return the address, with the number behind a name."""
+        """Return the address, followed by the IP address if the host is a name."""
         if self.number == self.address.host:
             return str(self.address)
         return f"{self.address} ({self.number})"
 
     @property
     def target(self) -> Address:
-        """Return the address by number."""
+        """Return the address with the IP address as its host."""
         return Address(self.number, self.address.port)
 
 
 def parsed_address(text: str) -> Address:
-    """Return the one address that `text` names; ValueError if it names none or several."""
+    """Return the address that `text` names; ValueError unless it names exactly one."""
     found = parsed_addresses([text])
     if len(found) != 1:
         raise ValueError(f"address {text!r}: names {len(found)} ports, needs one; {_FORM}")
@@ -67,7 +67,7 @@ def parsed_address(text: str) -> Address:
 
 
 def parsed_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
-    """Return the addresses that the texts name, without repetition, in their order."""
+    """Return the addresses that the texts name, in order and without duplicates."""
     found = [address for text in texts for address in _ports(text)]
     if not found:
         raise ValueError(f"no server address is given: give at least one; {_FORM}")
@@ -93,7 +93,7 @@ def _ports(text: str) -> list[Address]:
 
 
 def resolved(address: Address) -> tuple[Endpoint, ...]:
-    """Return the machines behind an address; Unavailable if its name has none now."""
+    """Return the machines behind an address; Unavailable if its name does not resolve."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name has over 63 characters
@@ -103,7 +103,7 @@ def resolved(address: Address) -> tuple[Endpoint, ...]:
 
 
 def is_loopback(number: str) -> bool:
-    """Return True if no other machine reaches this IP address."""
+    """Return True if other machines cannot reach this IP address."""
     return ipaddress.ip_address(number.partition("%")[0]).is_loopback
 
 
@@ -117,12 +117,12 @@ class Role(StrEnum):
     """Requests that a token allows."""
 
     CLIENT = "client"  # descriptions, batches, counters
-    SERVER = "server"  # also hops and rows of parts, as servers of a partitioned graph need them
+    SERVER = "server"  # also hops and rows of parts, for servers of a partitioned graph
 
 
 @dataclass(frozen=True)
 class Token:
-    """The contents of a token file. Its text shows no secret."""
+    """The contents of a token file. Its `repr` does not show the secret."""
 
     name: str  # of the file, for logs
     digest: bytes = field(repr=False)  # SHA-256 of the secret
@@ -145,7 +145,7 @@ class Token:
             )
 
 
-# Connections with TLS: to other machines, and all if `ca` or `client_cert` is given; none.
+# TLS: for connections to other machines, and for all if `ca` or `client_cert` is given; never.
 Encryption = Literal["remote", "off"]
 
 
@@ -154,9 +154,7 @@ class Access:
     """How a client identifies itself, and how it verifies servers."""
 
     token_file: Path | None = None
-    ca: Path | None = (
-        None  # PEM, the authorities that sign certificates of servers; None: those of the machine
-    )
+    ca: Path | None = None  # PEM, the CAs that sign server certificates; None: the system's CAs
     client_cert: Path | None = None  # PEM, for servers that were started with --client-ca
     client_key: Path | None = None
     encryption: Encryption = "remote"
@@ -178,7 +176,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a client waits."""
+    """Time limits of a client."""
 
     deadline_s: float = 60.0  # without a heartbeat from any server
     attempt_s: float = 20.0  # without a heartbeat from one server
@@ -200,7 +198,7 @@ def token_of(path: Path) -> Token:
 
 
 def write_token(path: Path, graphs: Sequence[str] = (_EVERY_GRAPH,), role: Role = Role.CLIENT) -> None:
-    """Write a token file with a new secret, readable only by its owner. An existing file stays."""
+    """Write a token file with a new secret, readable only by its owner. Existing files are kept."""
     names = ", ".join(map(_quoted, graphs))
     text = f'token = "{secrets.token_urlsafe(32)}"\ngraphs = [{names}]\nrole = "{role.value}"\n'.encode()
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -208,7 +206,7 @@ def write_token(path: Path, graphs: Sequence[str] = (_EVERY_GRAPH,), role: Role 
 
 
 def _quoted(name: str) -> str:
-    """Return text as a string of TOML, which escapes as JSON does, and the delete character too."""
+    """Return text as a TOML string: escaped as in JSON, the delete character as well."""
     return json.dumps(name, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
@@ -224,7 +222,7 @@ def _read(path: Path) -> tuple[str, Token]:
     try:
         values = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        # The text of the error would show a part of the file.
+        # The error's text would show a part of the file.
         raise ValueError(f"{path}: is not a token file; `khop servers token FILE` writes one") from None
     match values:
         case {"token": str(secret)} if (
@@ -255,7 +253,7 @@ def _digest(secret: str) -> bytes:
 
 
 class Tokens:
-    """The tokens that a server accepts. Without any, everyone is accepted as a client."""
+    """The tokens that a server accepts. Without tokens, everyone is accepted as a client."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         digests = [token.digest for token in tokens]
@@ -270,7 +268,7 @@ class Tokens:
     def holder(self, authorization: str) -> Token:
         """Return the token in an authorization header; Unauthenticated if no file has it.
 
-        The secret is compared with those of all files, and as digests: the time reveals nothing about it.
+        The secret is compared with the secrets of all files, as digests, so timing reveals nothing about it.
         """
         if not self._tokens:
             return Token("none", b"")
@@ -292,18 +290,18 @@ class ServerSecurity:
     token_files: tuple[Path, ...] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    client_ca: Path | None = None  # clients need a certificate that it signed
+    client_ca: Path | None = None  # clients need a certificate signed by this CA
     insecure: bool = False
 
     def absolute(self) -> ServerSecurity:
-        """Return the same files by absolute paths, for a process with another working directory."""
+        """Return the same files with absolute paths, for a process with another working directory."""
         cert, key, ca = (path and path.absolute() for path in (self.tls_cert, self.tls_key, self.client_ca))
         return ServerSecurity(
             tuple(path.absolute() for path in self.token_files), cert, key, ca, self.insecure
         )
 
     def check(self, numbers: Sequence[str]) -> None:
-        """Raise ValueError if a server with this security may not listen on these IP addresses."""
+        """Raise ValueError if a server with these settings may not listen on these IP addresses."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key: one needs the other; give both or neither")
         if self.client_ca and not self.tls_cert:
@@ -331,24 +329,24 @@ Received = TypeVar("Received")
 
 @dataclass(frozen=True)
 class CallContext:
-    """The subject of a request, for messages and logs, and the event that ends the wait for its answer."""
+    """Context of a request: its subject for messages and logs, and the event that cancels it."""
 
     stage: str  # "batch", "graph", ...
     epoch: int = 0
     step: int = 0
     stop: threading.Event | None = None  # once set, the request is dropped, with Cancelled
     limits: Limits | None = None  # None: those of the exchange
-    words: str = ""  # for messages, where epoch and step do not name the request
+    words: str = ""  # for messages, if epoch and step do not identify the request
 
 
 @dataclass(frozen=True)
 class Answer(Generic[Received]):
-    """A decoded answer, and the cost of getting it."""
+    """A decoded answer and its cost."""
 
     value: Received
-    server: str  # address, with the machine behind a name
-    place: int  # of the server's address in the addresses of the exchange, from 0
-    retries: int  # attempts before the one that was answered
+    server: str  # address, with the IP address of a host name
+    place: int  # index of the server's address among the exchange's, from 0
+    retries: int  # failed attempts
     wire_bytes: int  # of the answer
     wait_s: float  # from the first attempt to the first piece of the answer
 
@@ -380,5 +378,5 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection; requests under way end with an error."""
+        """Close the connection; requests in progress end with an error."""
         ...

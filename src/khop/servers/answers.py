@@ -47,10 +47,10 @@ from khop.servers.messages import (
 )
 from khop.servers.views import Served
 
-MOST_IDS = 1 << 20  # nodes whose ids are requested at once
+MOST_IDS = 1 << 20  # nodes per request for ids
 MOST_IDS_BYTES = 1 << 26  # of one answer
-MOST_NODES = 1 << 20  # whose in-degrees are requested at once
-MOST_ROWS_BYTES = 1 << 29  # of one answer; clients request an eighth of it at a time
+MOST_NODES = 1 << 20  # nodes per request for in-degrees
+MOST_ROWS_BYTES = 1 << 29  # per answer; clients request an eighth of it at a time
 FACTS = ("labels", "times", "negatives", "relations")
 _OFFSET = 8  # bytes
 
@@ -79,13 +79,13 @@ def described_graph(served: Served, max_batch_bytes: int | None, part: int | Non
 
 
 def _bounds(graph: GraphStore) -> dict[NodeType, tuple[int, ...]]:
-    """Return the bounds of partitions, by which clients divide nodes into chunks as a local process does."""
+    """Return the bounds of partitions, so clients divide nodes into the same chunks as a local process."""
     bounds = {t: graph.partition_bounds(t) for t in graph.schema.node_types}
     return {t: ends for t, ends in bounds.items() if len(ends) > 2}
 
 
 def seed_list(served: Served, reference: ListOfSeeds) -> SeedList:
-    """Return the list of seeds that a reference names: nodes of a split, or links of a part."""
+    """Return the seed list that a reference names: the nodes of a split, or the links of a part."""
     if isinstance(reference, LinksOfPart):
         return link_list(served, reference)
     whole = served.whole
@@ -93,7 +93,7 @@ def seed_list(served: Served, reference: ListOfSeeds) -> SeedList:
 
 
 def link_list(served: Served, reference: LinksOfPart) -> LinkList:
-    """Return the links of a part of a split of links."""
+    """Return the links of one part of a link split."""
     links = served.viewed(reference.view).links
     if reference.part not in links:
         raise ValueError(f"links of part {reference.part!r}: the view has those of {list(links)}")
@@ -146,20 +146,20 @@ def _rows(served: Served, asked: RowsOf, max_bytes: int | None) -> RowsAnswer:
 
 
 def _check_size(served: Served, asked: RowsOf, max_bytes: int | None) -> None:
-    """Raise TooLarge for rows of more bytes than allowed, before any work."""
+    """Raise TooLarge if the rows exceed the size limit, before any work."""
     schema = served.whole.graph.schema
     size = asked.ids.numel() * sum(_row_bytes(schema.column(asked.type, n)) for n in asked.columns)
     most = MOST_ROWS_BYTES if max_bytes is None else min(MOST_ROWS_BYTES, max_bytes)
     if size > most:
         raise TooLarge(
-            f"rows of {', '.join(asked.columns)}: {size:,} bytes are requested at once, and this server "
+            f"rows of {', '.join(asked.columns)}: {size:,} bytes are requested at once, but this server "
             f"sends at most {most:,}; request fewer rows at a time, or start the servers with a larger "
             "--max-batch-bytes"
         )
 
 
 def _row_bytes(spec: ColumnSpec) -> int:
-    """Return the bytes of a row of a column, also as float32."""
+    """Return the bytes of a column's row, as stored or as float32."""
     return math.prod(spec.shape) * max(4, DTYPES[spec.dtype].itemsize)
 
 
@@ -172,17 +172,19 @@ def _in_degrees(served: Served, asked: DegreesOf, max_bytes: int | None) -> Coun
 
 def _labels(served: Served, asked: LabelsOf, max_bytes: int | None) -> LabelsAnswer:
     if asked.node_type not in served.labels:
-        raise ValueError(f"labels of {asked.node_type!r}: the import recorded those of {list(served.labels)}")
+        raise ValueError(
+            f"labels of {asked.node_type!r}: the import recorded only those of {list(served.labels)}"
+        )
     record = served.labels[asked.node_type]
     classes = record.get("classes")
     return LabelsAnswer(None if classes is None else tuple(classes), record.get("unit"))
 
 
 def node_ids_answer(served: Served, asked: NodeIdsOf, max_bytes: int | None) -> NodeIdsAnswer:
-    """Return the users' ids of some nodes of one type, one or more, in their order.
+    """Return the users' ids of one or more nodes of one type, in order.
 
-    An answer has up to `MOST_IDS_BYTES`, or `max_bytes` if they are fewer: clients ask again for the ids of
-    the nodes that are left. TooLarge if the first id alone has more.
+    An answer has up to `MOST_IDS_BYTES`, or `max_bytes` if that is less; clients request the ids of the
+    remaining nodes again. TooLarge if the first id alone exceeds the limit.
     """
     node_type = asked.node_type
     if node_type not in served.own_ids:
@@ -203,7 +205,7 @@ def node_ids_answer(served: Served, asked: NodeIdsOf, max_bytes: int | None) -> 
 
 
 def _ends(keys: Keys, rows: Int64s) -> Int64s:
-    """Return the bytes of the ids of the rows up to each."""
+    """Return the running sums of the bytes of the ids."""
     of_offsets = _OFFSET * np.arange(1, len(rows) + 1)
     if not isinstance(keys, StringKeys):
         return of_offsets

@@ -1,4 +1,4 @@
-"""Batches as messages: the tensors that a server sends, and the checks of a received batch."""
+"""Batches as messages: the tensors that a server sends, and checks of received batches."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from khop.servers.codec import DTYPES
 
 
 def sent_batch(drawn: Drawn, origin: float) -> Drawn:
-    """Return what is sent of a batch. Spans count from `origin`; blocks of a subgraph are views of it."""
+    """Return the parts of a batch to send. Spans are relative to `origin`; blocks of a subgraph are views."""
     sample = drawn.sample if drawn.sample.subgraph is None else replace(drawn.sample, blocks=())
     return replace(drawn, sample=sample, spans=_moved(drawn.spans, -origin))
 
 
 @dataclass(frozen=True)
 class BatchCheck:
-    """The contents of an answer, known before it comes."""
+    """The expected contents of an answer."""
 
     schema: Schema
     num_nodes: Mapping[NodeType, int]
     columns: ColumnChoice
 
     def checked(self, batch: Drawn, origin: float) -> Drawn:
-        """Return a batch that has arrived; ValueError names the part of it that does not fit."""
+        """Return a received batch; ValueError names the part that does not fit."""
         sample = self._sample(batch.sample)
         seeds = batch.seed_nodes
         if list(seeds) != list(sample.seed_index):
@@ -74,7 +74,7 @@ class BatchCheck:
         return replace(sample, blocks=blocks)
 
     def _check_edges(self, edges: Adjacency, origin: EdgeType) -> None:
-        """Check the values of edges: one each."""
+        """Check that there is one value per edge."""
         count = edges.indices.numel()
         for name in ("edge_ids", "reverse", "weight", "elapsed"):
             values = getattr(edges, name)
@@ -105,7 +105,7 @@ class BatchCheck:
                 )
 
     def _spec(self, type_: Type, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
-        """Return dtype and shape of a row of a column."""
+        """Return dtype and shape of a column's row."""
         spec = self.schema.columns[type_][name]
         widened = spec.is_narrow and name in self.columns.as_float32.get(type_, ())
         return torch.float32 if widened else DTYPES[spec.dtype], spec.shape
@@ -129,7 +129,7 @@ def _check_hops(subgraph: Subgraph) -> None:
 
 
 def _check_block(block: Block, counts: Mapping[NodeType, int]) -> None:
-    """Check that all edges are between rows of the nodes of the batch."""
+    """Check that all edges are between rows of the batch's nodes."""
     for of_block in (block.src_counts, block.dst_counts):
         if any(count > counts.get(t, 0) for t, count in of_block.items()):
             raise ValueError(f"batch: a block of {dict(of_block)} rows, the batch has {dict(counts)}")
@@ -174,7 +174,7 @@ def _check_links(links: LinkRows, seeds: Mapping[NodeType, Tensor], edge_type: E
 
 
 def _check_weights(sample: Sample) -> None:
-    """Check the weights of losses: one for each seed of a node type, or link of an edge type."""
+    """Check the loss weights: one for each seed of a node type, or link of an edge type."""
     if sample.loss_weights is None:
         return
     counts: dict[Type, int] = {t: rows.numel() for t, rows in sample.seed_index.items()}

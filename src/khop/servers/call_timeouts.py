@@ -1,6 +1,6 @@
-"""Timeouts of calls whose peer is silent, and cancellation of calls whose results are not needed.
+"""Timeouts of calls whose peer does not respond, and cancellation of calls.
 
-One thread watches all calls of the process.
+One thread monitors all calls of the process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
-_POLL_S = 0.1  # how often stop events are looked at
+_POLL_S = 0.1  # how often stop events are checked
 
 
 class End(StrEnum):
-    """Reason why a call was ended."""
+    """Reason for the end of a call."""
 
     TIMED_OUT = "timed-out"
     STOPPED = "stopped"
@@ -32,7 +32,7 @@ class End(StrEnum):
 
 @dataclass(eq=False)
 class Call:
-    """One call that waits for its other side."""
+    """One call that waits for its peer."""
 
     cancel: Callable[[], None]
     silence_s: float
@@ -41,18 +41,18 @@ class Call:
     ended: End | None = None
 
     def heard(self) -> None:
-        """State that the other side gave a heartbeat."""
+        """Record a heartbeat of the peer."""
         self.last = time.monotonic()
 
     def due(self, now: float) -> End | None:
-        """Return why the call has to end, if it has to."""
+        """Return the reason to end the call, if there is one."""
         if self.stop is not None and self.stop.is_set():
             return End.STOPPED
         return End.TIMED_OUT if now - self.last > self.silence_s else None
 
 
 class CallTimeouts:
-    """Watches calls from one thread, which lives while there are calls."""
+    """Monitors calls in one thread, which runs while there are calls."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -90,7 +90,7 @@ class CallTimeouts:
                 for call, end in due:
                     call.ended = end
             for call, _ in due:
-                with suppress(Exception):  # the other calls need this thread, whatever became of this one
+                with suppress(Exception):  # the other calls need this thread, even if this one failed
                     call.cancel()
 
 
@@ -99,7 +99,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Caller:
-    """The sender of a request, as the code knows it that asks other servers meanwhile."""
+    """The sender of a request, for code that queries other servers meanwhile."""
 
     gone: threading.Event  # set once it no longer waits
     patience_s: float  # longest wait for other servers: an attempt of the sender
@@ -114,7 +114,7 @@ def present_caller() -> Caller | None:
 
 
 def working_for(caller: Caller, work: Callable[[], Value]) -> Value:
-    """Do the work of a request on this thread."""
+    """Work for this sender on this thread while the block runs."""
     token = _CALLER.set(caller)
     try:
         return work()
@@ -130,7 +130,7 @@ def shut_down(peer: str) -> None:
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     wanted = (_number(host.strip("[]")), int(port))
     for each in os.listdir(_OPEN_FILES):
-        with suppress(OSError):  # not connected, or closed meanwhile
+        with suppress(OSError):  # not connected, or already closed
             if stat.S_ISSOCK(os.fstat(int(each)).st_mode):
                 with socket.socket(fileno=os.dup(int(each))) as found:
                     if _remote(found) == wanted:
@@ -145,6 +145,6 @@ def _remote(connection: socket.socket) -> tuple[str, int] | None:
 
 
 def _number(host: str) -> str:
-    """Return one form of an IP address: without its interface, and as IPv4 if it is one within IPv6."""
+    """Return the canonical IP address: without the interface, and as IPv4 if it is IPv4-mapped."""
     number = ipaddress.ip_address(host.partition("%")[0])
     return str(getattr(number, "ipv4_mapped", None) or number)

@@ -1,4 +1,4 @@
-"""Codec of all messages of servers: dataclasses with tensors as bytes, of which every field is checked.
+"""Codec for all server messages: dataclasses with tensors as bytes; every field is checked.
 
 A message is a header and the bytes of its tensors. The header has 4 bytes `khop`, the version (4 bytes), the
 length of the JSON (8 bytes), all little-endian, and the JSON: fields, and dtype and shape of each tensor. The
@@ -41,7 +41,7 @@ from khop.servers.access import Buffer
 from khop.servers.errors import WrongVersion
 
 VERSION = 10
-PIECE = 1 << 20  # bytes: larger pieces gain nothing, and one per tensor takes twice the time
+PIECE = 1 << 20  # bytes: larger pieces are not faster, and one piece per tensor takes twice the time
 LEAST_PIECE = 1 << 19  # smaller tensors are joined
 MOST_HEADER = 8 << 20
 MOST_TENSORS = 1 << 16
@@ -63,9 +63,9 @@ DTYPES = {
 MAGIC = b"khop"
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PREFIX = struct.Struct("<4sIQ")
-_ALIGNED = 64  # bytes: the tensors of a message lie in one block, each where vector instructions like it
+_ALIGNED = 64  # bytes: the tensors of a message share one block, aligned for vector instructions
 _MOST_BYTES = 1 << 46
-_UNCHECKED = 1 << 26  # bytes: reading the free memory takes about as long as the copy of a smaller message
+_UNCHECKED = 1 << 26  # bytes: for smaller messages, reading the free memory takes as long as a copy
 _MOST_DIMENSIONS = 16
 
 Plain = object  # None, bool, int, float, str, and lists and objects of these
@@ -74,20 +74,20 @@ Message = TypeVar("Message")
 
 
 class Misfit(ValueError):
-    """A part of a message that is not what the declaration says; its text begins with the place."""
+    """A part of a message that does not match its declaration. The text begins with the part's path."""
 
     def __init__(self, problem: str, place: str = "") -> None:
         super().__init__(f"{place}: {problem}" if place else problem)
         self.problem, self.place = problem, place
 
     def within(self, step: str) -> Misfit:
-        """Return the error as seen from the value around this one."""
+        """Return the error with the path of the enclosing value in front."""
         return Misfit(self.problem, step + self.place)
 
 
 @dataclass(frozen=True)
 class Array:
-    """Dtype and number of dimensions of a tensor in a message, as `Annotated[Tensor, Array(torch.int64)]`."""
+    """Dtype and number of dimensions of a tensor, such as `Annotated[Tensor, Array(torch.int64)]`."""
 
     dtype: torch.dtype
     dimensions: int = 1
@@ -95,7 +95,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Range:
-    """Limits of a whole number in a message, both included."""
+    """Inclusive limits of an integer in a message."""
 
     least: int = 0
     most: int = (1 << 62) - 1
@@ -111,7 +111,7 @@ Word = Annotated[int, UINT64]
 
 
 class Tensors:
-    """The tensors of a message to send, each once, referred to by number."""
+    """Tensors of an outgoing message, without duplicates, referred to by number."""
 
     def __init__(self) -> None:
         self.all: list[Tensor] = []
@@ -187,7 +187,7 @@ class Codec:
         return _optional_form(form) if NoneType in arguments else form
 
     def _tagged(self, kinds: Sequence[type]) -> Form:
-        """Return the form of one of several dataclasses: a pair of its name and its fields."""
+        """Return the form of a union of dataclasses: a pair of the name and the fields."""
         if set(kinds) == {int, float}:
             return Form(_same, _read_number)
         forms = {kind.__name__: self._form(kind) for kind in kinds}
@@ -380,7 +380,7 @@ def _list_form(form: Form, kind: type) -> Form:
 
 
 def _mapping_form(key: Form, value: Form) -> Form:
-    """Return the form of a mapping: a list of pairs, in its order."""
+    """Return the form of a mapping: a list of pairs, in the mapping's order."""
     (of_key, to_key), (of_value, to_value) = key, value
 
     def write(values: Mapping[object, object], tensors: Tensors) -> Plain:
@@ -436,7 +436,7 @@ def json_of(value: Plain) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """A message that was received: its header, and its tensors, writable, in one block of memory."""
+    """A received message: the header, and writable tensors in one block of memory."""
 
     fields: Mapping[str, Plain]
     tensors: tuple[Tensor, ...]
@@ -444,11 +444,11 @@ class Frame:
     where: str
 
     def text(self, name: str) -> str:
-        """Return a field that is text."""
+        """Return a text field."""
         return str(self._field(name, str))
 
     def whole(self, name: str) -> int:
-        """Return a field that is a whole number, 0 or more."""
+        """Return a field with an integer of 0 or more."""
         value = self._field(name, int)
         if value < 0:
             raise ValueError(f"{self.where}.{name}: is {value}, not a whole number from 0")
@@ -468,7 +468,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message to send: fields, and a dataclass as the body."""
+    """An outgoing message: fields, and a dataclass as the body."""
 
     codec: Codec
     body: object
@@ -530,8 +530,8 @@ def pieces(tensors: Sequence[Tensor]) -> Iterator[memoryview]:
 def received(message: Iterable[Buffer], most_bytes: int, where: str) -> Frame:
     """Read a message whose first piece is the header; ValueError if it is not what its header says.
 
-    WrongVersion if the sender speaks another version. No memory is allocated for more than `most_bytes`, nor
-    for more than is free.
+    WrongVersion if the sender uses another version. A message of more than `most_bytes`, or of more bytes
+    than are free, is refused before memory is allocated.
     """
     arriving = iter(message)
     first = next(arriving, b"")
@@ -540,11 +540,11 @@ def received(message: Iterable[Buffer], most_bytes: int, where: str) -> Frame:
     sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in specs]
     places, total = _layout(sizes)
     if total > most_bytes:
-        raise ValueError(f"{where}: {total:,} bytes are announced, and at most {most_bytes:,} are allowed")
+        raise ValueError(f"{where}: {total:,} bytes are announced, but at most {most_bytes:,} are allowed")
     if total > _UNCHECKED and total > (free := free_memory_bytes()):
         raise ValueError(
-            f"{where}: {total:,} bytes are announced, and this machine has {free:,} bytes of free memory; "
-            "take a smaller batch_size, fewer columns or a smaller prefetch"
+            f"{where}: {total:,} bytes are announced, but this machine has {free:,} bytes of free memory; "
+            "use a smaller batch_size, fewer columns or a smaller prefetch"
         )
     block = pooled((total,), torch.uint8)
     found = _fill(block.numpy(), list(zip(places, sizes, strict=True)), arriving, where)
@@ -556,7 +556,7 @@ def received(message: Iterable[Buffer], most_bytes: int, where: str) -> Frame:
 
 
 def parsed(message: Buffer, most_bytes: int, where: str) -> Frame:
-    """Read a message in one piece. No memory is allocated for bytes that are not in it."""
+    """Read a message in one piece. Memory is allocated only for bytes that it contains."""
     view = memoryview(message)
     length = _prefix(view, where)
     body = view[_PREFIX.size + length :]
@@ -573,11 +573,13 @@ def _prefix(view: memoryview, where: str) -> int:
         raise ValueError(f"{where}: is not a khop message")
     if version != VERSION:
         raise WrongVersion(
-            f"{where}: is in version {version} of the messages, and this khop reads version {VERSION}; "
+            f"{where}: has message version {version}, but this khop reads version {VERSION}; "
             "install the same khop on clients and servers"
         )
     if length > MOST_HEADER:
-        raise ValueError(f"{where}: a header of {length:,} bytes, and at most {MOST_HEADER:,} are allowed")
+        raise ValueError(
+            f"{where}: has a header of {length:,} bytes, but at most {MOST_HEADER:,} are allowed"
+        )
     return int(length)
 
 
@@ -585,7 +587,9 @@ def _fields_of(first: Buffer, where: str) -> dict[str, Plain]:
     view = memoryview(first)
     length = _prefix(view, where)
     if len(view) != _PREFIX.size + length:
-        raise ValueError(f"{where}: the header has {len(view) - _PREFIX.size} bytes, announced are {length}")
+        raise ValueError(
+            f"{where}: the header has {len(view) - _PREFIX.size} bytes, but {length} are announced"
+        )
     found = parsed_json(bytes(view[_PREFIX.size :]), where)
     if not isinstance(found, dict) or not isinstance(found.get("tensors"), list):
         raise ValueError(f"{where}: has no field 'tensors'")
@@ -595,7 +599,7 @@ def _fields_of(first: Buffer, where: str) -> dict[str, Plain]:
 def _specs(fields: Mapping[str, Any], where: str) -> list[tuple[torch.dtype, tuple[int, ...]]]:
     given = fields["tensors"]
     if len(given) > MOST_TENSORS:
-        raise ValueError(f"{where}: {len(given)} tensors, and at most {MOST_TENSORS} are allowed")
+        raise ValueError(f"{where}: has {len(given)} tensors, but at most {MOST_TENSORS} are allowed")
     found = []
     for number, spec in enumerate(given):
         match spec:
@@ -612,7 +616,7 @@ def _specs(fields: Mapping[str, Any], where: str) -> list[tuple[torch.dtype, tup
 
 
 def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return the place of each tensor in the block, and the size of the block."""
+    """Return the offset of each tensor in the block, and the size of the block."""
     places, end = [], 0
     for size in sizes:
         places.append(end)
@@ -621,7 +625,7 @@ def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _fill(block: Bytes, rooms: list[tuple[int, int]], arriving: Iterator[Buffer], where: str) -> int:
-    """Copy the pieces into the rooms (place, size) of the tensors; return the number of bytes."""
+    """Copy the pieces into the slots (offset, size) of the tensors; return the number of bytes."""
     left = [(place, place + size) for place, size in reversed(rooms) if size]
     found = 0
     for piece in arriving:
@@ -629,7 +633,7 @@ def _fill(block: Bytes, rooms: list[tuple[int, int]], arriving: Iterator[Buffer]
         found += source.size
         while source.size:
             if not left:
-                raise ValueError(f"{where}: more bytes came than its header announces")
+                raise ValueError(f"{where}: has more bytes than its header announces")
             begin, end = left.pop()
             taken = min(source.size, end - begin)
             block[begin : begin + taken] = source[:taken]  # NumPy copies without the interpreter's lock
@@ -638,7 +642,7 @@ def _fill(block: Bytes, rooms: list[tuple[int, int]], arriving: Iterator[Buffer]
                 left.append((begin + taken, end))
     if left:
         missing = sum(end - begin for begin, end in left)
-        raise ValueError(f"{where}: {missing:,} bytes of what its header announces did not come")
+        raise ValueError(f"{where}: is truncated: {missing:,} bytes that its header announces are missing")
     return found
 
 

@@ -1,7 +1,7 @@
 """Client-side load balancing, timeouts, retries and health probes, independent of the transport.
 
-A server is available, or failed until its next probe succeeds. Before gRPC connects, a plain connection finds
-out whether the server is reachable, uses TLS, and has a valid certificate. gRPC reports all of these failures
+A server is available, or failed until its next probe succeeds. Before gRPC connects, a plain connection
+checks that the server is reachable, uses TLS, and has a valid certificate. gRPC reports all of these failures
 as unavailable, and would retry a server with a wrong certificate until the deadline.
 """
 
@@ -44,19 +44,19 @@ from khop.servers.errors import (
 )
 
 FIRST_PROBE_S = 0.1
-LAST_PROBE_S = 0.5  # probes become rarer up to this
+LAST_PROBE_S = 0.5  # maximum interval between probes
 FAILED_S = 1.0  # pause after a failure of a server's machine
 FIRST_BUSY_S = 0.02
 LAST_BUSY_S = 0.5
 
 
 class ServerState(StrEnum):
-    """Use of a server."""
+    """Client-side state of a server."""
 
     NEW = "new"  # not connected yet
     READY = "ready"
     LOST = "lost"  # only probed
-    REFUSED = "refused"  # another graph, or it does not know the token: not asked again
+    REFUSED = "refused"  # another graph, or it does not know the token: not used again
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class Server:
     asked: int = 0
     failures: int = 0  # since the last answer
     busy: int = 0  # since the last answer
-    not_before: float = 0.0  # of the next request, or of the next probe
+    not_before: float = 0.0  # time of the next request or probe
     reason: str = ""  # of the last failure
     error: ServerError | None = None  # why it was refused
 
@@ -80,12 +80,12 @@ class Server:
         return str(self.endpoint or self.address)
 
     def answered(self) -> None:
-        """Forget earlier failures."""
+        """Reset the failure counters."""
         self.failures = self.busy = 0
         self.not_before = 0.0
 
     def lose(self, error: ServerError, now: float) -> None:
-        """Ask the server no more until a probe is answered."""
+        """Stop using the server until a probe is answered."""
         self.state = ServerState.LOST
         self.connection = None
         self.not_before = now + min(LAST_PROBE_S, _longer(FIRST_PROBE_S, self.failures))
@@ -93,34 +93,34 @@ class Server:
         self.reason = str(error)
 
     def refuse(self, error: ServerError) -> None:
-        """Never ask the server again: it answers, but it is not one of these servers."""
+        """Never use the server again: it answers, but does not belong to these servers."""
         self.state, self.connection = ServerState.REFUSED, None
         self.error, self.reason = error, str(error)
 
     def found(self, connection: Connection) -> None:
-        """Ask the server from now on."""
+        """Use the server from now on."""
         self.state, self.connection = ServerState.READY, connection
         self.answered()
 
 
 @dataclass
 class ServerList:
-    """The servers of a client. Not thread-safe: its owner holds a lock."""
+    """Client-side server states: available, failed, next probe. Not thread-safe: callers hold a lock."""
 
     servers: list[Server]
     counts: dict[str, int] = field(default_factory=lambda: {"attempts": 0, "retries": 0, "busy": 0})
 
     @classmethod
     def of(cls, addresses: Iterable[Address]) -> ServerList:
-        """Return the servers of addresses that are not connected yet."""
+        """Return a list of unconnected servers at the addresses."""
         return cls([Server(address) for address in addresses])
 
     def usable(self) -> list[Server]:
-        """Return the servers that may be asked, now or after a pause."""
+        """Return the servers that may be used, now or after a pause."""
         return [server for server in self.servers if server.state in (ServerState.NEW, ServerState.READY)]
 
     def choose(self, now: float, avoided: Iterable[Server]) -> Server | None:
-        """Return the server to ask now: with the fewest requests in flight, then with the fewest so far."""
+        """Return the next server: the one with the fewest requests in flight, then the fewest so far."""
         free = [server for server in self.usable() if server.not_before <= now]
         skipped = set(avoided)
         return min(free, key=lambda s: (s in skipped, s.in_flight, s.asked), default=None)
@@ -136,7 +136,7 @@ class ServerList:
         self.counts["attempts"] += 1
 
     def failed(self, server: Server, connection: Connection | None, error: ServerError, now: float) -> None:
-        """Record a failed request. A failure of an earlier connection says nothing about the present one."""
+        """Record a failed request. Failures of an earlier connection are ignored."""
         if error.retry is Retry.NEVER:
             return
         self.counts["retries"] += 1
@@ -152,9 +152,9 @@ class ServerList:
             server.lose(error, now)
 
     def place(self, server: Server, endpoints: Sequence[Endpoint]) -> Endpoint | None:
-        """Give the server one of the machines that its name has now, and add servers for further ones.
+        """Assign the server a machine that its name resolves to, and add servers for further ones.
 
-        None if each machine of the name already has a server: this one is removed.
+        Returns None if each machine of the name already has a server; this one is then removed.
         """
         others = {each.endpoint for each in self.servers if each is not server}
         free = [endpoint for endpoint in endpoints if endpoint not in others]
@@ -168,7 +168,7 @@ class ServerList:
         return server.endpoint
 
     def reasons(self) -> str:
-        """Return each server with the reason why it did not answer."""
+        """Return the servers, each with the reason for its last failure."""
         return "; ".join(map(_reason, self.servers))
 
 
@@ -178,7 +178,7 @@ def _reason(server: Server) -> str:
 
 
 def _longer(first_s: float, times: int) -> float:
-    """Return a pause that doubles with each failure; beyond 2**32 its bound decides."""
+    """Return a pause that doubles with each failure, up to its limit."""
     return first_s * 2.0 ** min(times, 32)
 
 
@@ -186,7 +186,7 @@ PROBE_S = 2.0  # longest wait for the answer to a probe
 
 
 class Clock:
-    """The clock of this machine. Tests have one of their own."""
+    """The clock of this machine; tests replace it."""
 
     def now(self) -> float:
         """Return `time.monotonic`."""
@@ -199,14 +199,14 @@ class Clock:
 
 @dataclass(frozen=True)
 class Dial:
-    """Ways to reach servers. Errors are ServerErrors; one with Retry.NEVER ends the request that dials."""
+    """Functions that reach servers. Errors are ServerErrors; Retry.NEVER ends the connecting request."""
 
     connect: Callable[[Endpoint, float], Connection]  # connects to a machine, within some seconds
     resolve: Callable[[Address], Sequence[Endpoint]] = resolved  # the machines behind an address, now
 
 
 def start_thread(work: Callable[[], None]) -> None:
-    """Do some work in the background; the end of the process does not wait for it."""
+    """Run some work in a daemon thread."""
     threading.Thread(target=work, name="khop-probe", daemon=True).start()
 
 
@@ -229,7 +229,7 @@ class Connections:
         self._graph: str | None = None  # identity of the graph of the first server
 
     def close(self) -> None:
-        """Close all connections; requests under way end with an error."""
+        """Close all connections; requests in progress end with an error."""
         with self.changed:
             self.closed = True
             connections = [server.connection for server in self.server_list.servers if server.connection]
@@ -249,7 +249,7 @@ class Connections:
         return self._use(server, connection)
 
     def _use(self, server: Server, connection: Connection) -> Connection:
-        """Share the connection, or take the one that another thread has made first."""
+        """Share the connection, or use the one that another thread made first."""
         with self.changed:
             present = server.connection
             if present is None and not self.closed:
@@ -284,20 +284,20 @@ class Connections:
         return connection
 
     def failed(self, server: Server, connection: Connection | None, error: ServerError) -> None:
-        """Record a failed request. A server that is lost by it is probed until it answers."""
+        """Record a failed request. If the server is lost, it is probed until it answers."""
         with self.changed:
             was = server.state
             self.server_list.failed(server, connection, error, self.clock.now())
             lost = server.state is ServerState.LOST and was is not ServerState.LOST
             self.changed.notify_all()
         if lost:
-            # What another server has begun, as it ends, is still on its way; other failures end all streams.
+            # A server that is shutting down still finishes its requests; other failures end all streams.
             if connection is not None and not isinstance(error, GoingAway):
                 connection.close()
             self._background(partial(_revive, ref(self), server))
 
     def probe_later(self, server: Server) -> bool:
-        """Wait for the time of the next probe and try it; return False if no further one is needed."""
+        """Wait until the next probe is due and try it; return False if probing is over."""
         with self.changed:
             while (pause := server.not_before - self.clock.now()) > 0 and self._probes(server):
                 self.clock.wait(self.changed, pause)
@@ -310,7 +310,7 @@ class Connections:
         return not self.closed and server.state is ServerState.LOST and server in self.server_list.servers
 
     def probe(self, server: Server) -> None:
-        """Try once whether a lost server is back."""
+        """Probe a lost server once."""
         try:
             self._use(server, self._opened(server, PROBE_S))
         except ServerError as error:
@@ -329,7 +329,7 @@ def _revive(connections: ref[Connections], server: Server) -> None:
 
 
 Received = TypeVar("Received")
-_STOP_POLL_S = 0.2  # how often a waiting request looks at its stop event
+_STOP_POLL_S = 0.2  # interval at which a waiting request checks its stop event
 
 
 @dataclass
@@ -339,7 +339,7 @@ class _Waiting:
     context: CallContext
     limits: Limits
     begun: float
-    alive: float  # the last time at which a server is known to have worked on it
+    alive: float  # last time at which a server was known to work on it
     retries: int = 0
     avoided: set[Server] = field(default_factory=set)  # failed in this round
     machines: dict[Server, MachineFailed] = field(default_factory=dict)
@@ -347,15 +347,15 @@ class _Waiting:
     wire_bytes: int = 0
 
     def check_stop(self) -> None:
-        """Raise Cancelled if the client no longer wants the answer."""
+        """Raise Cancelled if the request was cancelled."""
         if self.context.stop is not None and self.context.stop.is_set():
-            raise Cancelled(f"{subject(self.context)}: no longer wanted")
+            raise Cancelled(f"{subject(self.context)}: cancelled")
 
     def failed(self, server: Server, error: ServerError, began: float, now: float) -> None:
-        """Count a failed attempt. One that lasted longer than silence may has shown heartbeats."""
+        """Count a failed attempt. One that lasted longer than the silence limit has had heartbeats."""
         self.retries += 1
         self.avoided.add(server)
-        # A server without an owner of another part waits for one under heartbeats: that is no progress.
+        # A server that waits for an owner of another part sends heartbeats, but does not make progress.
         if error.retry is not Retry.LATER and now - began > 1.5 * self.limits.attempt_s:
             self.alive = max(self.alive, now - self.limits.attempt_s)
 
@@ -363,10 +363,10 @@ class _Waiting:
 class Pool:
     """Several servers of the same graph as one (an Exchange). Threads may share it.
 
-    A request goes to the server with the fewest requests in flight. If it fails in a way that another attempt
-    may mend, another server is asked. A server that was not reached, or was silent for `attempt_s`, gets no
-    request until it has answered a probe, and its name is resolved again. PeerLost after `deadline_s` without
-    a heartbeat.
+    A request goes to the server with the fewest requests in flight. If the error is retryable, the request is
+    sent to another server. A server that was not reached, or was silent for `attempt_s`, gets no requests
+    until it has answered a probe, and its name is resolved again. PeerLost after `deadline_s` without a
+    heartbeat.
     """
 
     def __init__(
@@ -393,7 +393,7 @@ class Pool:
         return dict(self._connections.server_list.counts)
 
     def describe(self) -> bytes:
-        """Return the description of the graph, of any server that answers."""
+        """Return the description of the graph from any server that answers."""
         return self._answer(
             CallContext("graph"), lambda connection, _: connection.describe(self._limits.attempt_s)
         ).value
@@ -401,7 +401,7 @@ class Pool:
     def ask(
         self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
     ) -> Answer[Received]:
-        """Send the request to a server; return the answer that `receive` makes of header and pieces."""
+        """Send the request to a server; return the answer that `receive` makes from header and pieces."""
 
         def call(connection: Connection, waiting: _Waiting) -> Received:
             left = self._left(waiting)
@@ -414,7 +414,7 @@ class Pool:
         return self._answer(context, call)
 
     def close(self) -> None:
-        """Close all connections; requests under way end with an error."""
+        """Close all connections; requests in progress end with an error."""
         self._connections.close()
 
     def _answer(
@@ -459,7 +459,7 @@ class Pool:
         return max(0.05, waiting.alive + waiting.limits.deadline_s - self._clock.now())
 
     def _take(self, waiting: _Waiting) -> Server:
-        """Wait for a server that may be asked, and count the request."""
+        """Wait for an available server, and count the request."""
         with self._connections.changed:
             while True:
                 waiting.check_stop()
@@ -472,7 +472,7 @@ class Pool:
                 server = self._connections.server_list.choose(now, waiting.avoided)
                 if server is not None:
                     if server in waiting.avoided:
-                        waiting.avoided.clear()  # every one has failed once: another round
+                        waiting.avoided.clear()  # all servers have failed once: start another round
                     self._connections.server_list.take(server)
                     return server
                 until = min(
@@ -490,7 +490,7 @@ class Pool:
 
 
 def subject(context: CallContext) -> str:
-    """Return the words for a request in messages."""
+    """Return the subject of a request for messages."""
     if context.words:
         return context.words
     if context.stage == "batch":
@@ -507,7 +507,7 @@ def _counted(stream: Iterator[Buffer], waiting: _Waiting, clock: Clock) -> Itera
 
 
 def _check_refused(server_list: ServerList) -> None:
-    """Raise the error of a server if none is left that could answer."""
+    """Raise a server's error if all servers are refused."""
     for server in server_list.servers:
         if server.error is not None and all(
             each.state is ServerState.REFUSED for each in server_list.servers
@@ -516,7 +516,7 @@ def _check_refused(server_list: ServerList) -> None:
 
 
 def _check_machines(server: Server, error: ServerError, waiting: _Waiting, server_list: ServerList) -> None:
-    """Raise the error of a machine once each server has failed so: waiting would not mend it."""
+    """Raise MachineFailed once all servers have failed with it: waiting would not help."""
     if isinstance(error, MachineFailed):
         waiting.machines[server] = error
         if waiting.machines.keys() >= set(server_list.usable()):
@@ -526,7 +526,7 @@ def _check_machines(server: Server, error: ServerError, waiting: _Waiting, serve
 def check_server(endpoint: Endpoint, access: Access, timeout_s: float) -> None:
     """Raise a ServerError if the server is not reached, or not trusted. Sends no token."""
     try:
-        # A server that ends may close one connection, but it does not accept another one.
+        # A server that is shutting down may close one connection, but does not accept another.
         if not any(_stays(endpoint, access, timeout_s) for _ in range(2)):
             raise Unauthenticated(
                 f"{endpoint}: it closes the connection after TLS; it was started with --client-ca, so give "
@@ -580,7 +580,7 @@ def context_of(access: Access) -> ssl.SSLContext:
 
 
 def speaks_tls(endpoint: Endpoint, timeout_s: float) -> bool:
-    """Return True if the server encrypts. Only for an error message: nothing is verified, nothing sent."""
+    """Return True if the server uses TLS. For an error message only: nothing is verified or sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

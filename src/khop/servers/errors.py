@@ -10,20 +10,20 @@ from typing import ClassVar
 
 
 class Retry(StrEnum):
-    """Use of another attempt after an error."""
+    """Servers that may be retried after an error."""
 
-    NEVER = "never"  # every server would answer the same
-    ELSEWHERE = "elsewhere"  # another server may answer; this one is not asked for a while
-    LATER = "later"  # the server is well, but has no room now
+    NEVER = "never"  # every server would return the same error
+    ELSEWHERE = "elsewhere"  # another server may answer; this one is skipped for a while
+    LATER = "later"  # the server works, but is busy
 
 
 _CODES: dict[str, type[ServerError]] = {}
 
 
 class ServerError(Exception):
-    """A request without a batch as its answer. The text is a whole sentence for the user."""
+    """Failure of a request. The text is a complete sentence for the user."""
 
-    code: ClassVar[str]  # as it travels
+    code: ClassVar[str]  # in messages
     retry: ClassVar[Retry]
 
     def __init_subclass__(cls, *, code: str, retry: Retry = Retry.NEVER) -> None:
@@ -38,27 +38,27 @@ class Unavailable(ServerError, code="unavailable", retry=Retry.ELSEWHERE):
 
 
 class TimedOut(ServerError, code="timed-out", retry=Retry.ELSEWHERE):
-    """The server was silent for longer than an attempt may last."""
+    """The server did not respond within the time limit of an attempt."""
 
 
 class GoingAway(ServerError, code="going-away", retry=Retry.ELSEWHERE):
-    """The server is about to end: it finishes what it began and takes nothing new."""
+    """The server is shutting down: it finishes started requests and refuses new ones."""
 
 
 class Busy(ServerError, code="busy", retry=Retry.LATER):
-    """The server has as many requests waiting as it accepts."""
+    """The server's request queue is full."""
 
 
 class PartLost(ServerError, code="part-lost", retry=Retry.LATER):
-    """No owner of another part answers the server, which may be asked later."""
+    """The server cannot reach any owner of another part; it may be retried later."""
 
 
 class MachineFailed(ServerError, OSError, code="machine", retry=Retry.ELSEWHERE):
-    """The machine of the server failed: a file, a disk, its memory."""
+    """The server's machine failed: a file, a disk, or memory."""
 
 
 class UnknownSettings(ServerError, code="unknown-settings"):
-    """The server does not have the settings that a request names by their hash: send them again."""
+    """The server does not know the settings whose hash the request has: send them again."""
 
 
 class InvalidRequest(ServerError, ValueError, code="invalid"):
@@ -74,7 +74,7 @@ class WrongVersion(ServerError, ValueError, code="wrong-version"):
 
 
 class WrongGraph(ServerError, ValueError, code="wrong-graph"):
-    """The server has another graph than the client was connected to."""
+    """The server has a different graph from the one that the client connected to."""
 
 
 class Unauthenticated(ServerError, PermissionError, code="unauthenticated"):
@@ -90,19 +90,19 @@ class Cancelled(ServerError, code="cancelled"):
 
 
 class InvalidAnswer(ValueError):
-    """A message of a server that is not what its header or the request says."""
+    """A server message that does not match its header or the request."""
 
 
 def of_code(code: str, text: str) -> ServerError:
-    """Return the error that a message names; one of an unknown code is an invalid request."""
+    """Return the error that a message names; an unknown code is an InvalidRequest."""
     return _CODES.get(code, InvalidRequest)(text)
 
 
 def as_server_error(error: Exception) -> ServerError:
-    """Return the error to send for an exception of the code that makes batches.
+    """Return the error to send for an exception raised while a batch was made.
 
-    ValueError is about the request, OSError and MemoryError about the machine. Any other one is a mistake in
-    code, which every server would repeat.
+    ValueError is about the request, OSError and MemoryError about the machine. Any other exception is a bug,
+    which every server would repeat.
     """
     if isinstance(error, ServerError):
         return error

@@ -1,4 +1,4 @@
-"""Connections to servers by Arrow Flight.
+"""Connections to servers over Arrow Flight.
 
 Only this module and flight_server.py import pyarrow.flight.
 """
@@ -42,11 +42,11 @@ from khop.servers.errors import (
 
 BEAT_HEADER = b"khop-beat"
 HEARTBEAT, ERROR, LAST = b"h", b"e", b"."
-# The descriptor of a call has the size of the request and its first bytes: so few that gRPC takes them at
-# once. The rest follows in pieces, after a message of the server, which may refuse the request instead.
+# The descriptor of a call has the size of the request and its first bytes, few enough for gRPC to accept at
+# once. The rest follows in pieces after a message from the server, which may also refuse the request.
 REQUEST_SIZE = struct.Struct("<Q")
 _REQUEST_HEAD = 1 << 15
-_REQUEST_PIECE = 1 << 18  # one has to leave within an attempt
+_REQUEST_PIECE = 1 << 18  # each piece must be sent within an attempt
 FAULTS = (flight.FlightError, pa.ArrowException, OSError)  # of a connection, in any state
 _TIMEOUTS = CallTimeouts()
 _OPTIONS = (
@@ -75,12 +75,12 @@ def connected(
     limits: Limits,
     identity: Callable[[bytes], str] = fingerprint_of,
 ) -> Pool:
-    """Return several servers as one. Nothing is connected before the first request."""
+    """Return several servers as one. Connections are opened at the first request."""
     return Pool(parsed_addresses(addresses), flight_dial(access), limits, identity)
 
 
 def flight_dial(access: Access) -> Dial:
-    """Return the ways to reach servers over the network."""
+    """Return functions that resolve addresses and connect to servers over the network."""
     secret = None if access.token_file is None else secret_of(access.token_file)
     roots = None if access.encryption == "off" else _roots(access.ca)
     own = None if access.client_cert is None else _pair(access)
@@ -151,7 +151,7 @@ class FlightConnection:
         beat = f"{attempt_s / BEATS:.3f}".encode()
         timeout = None if deadline_s == float("inf") else deadline_s
         options = flight.FlightCallOptions(timeout=timeout, headers=[*self._headers, (BEAT_HEADER, beat)])
-        # Until there is a stream to cancel, only the end of the connection ends a call.
+        # Until there is a stream to cancel, only closing the connection ends a call.
         cut = partial(shut_down, f"ip:{self._endpoint.target}")
         with _TIMEOUTS.watching(cut, attempt_s, stop) as call:
             try:
@@ -163,7 +163,7 @@ class FlightConnection:
             with self._lock:
                 self._readers.add(reader)
             try:
-                if call.ended is not None:  # just before there was a stream
+                if call.ended is not None:  # ended just before the stream existed
                     reader.cancel()
                 yield from self._pieces(writer, reader, memoryview(request)[_REQUEST_HEAD:], call)
             finally:
@@ -186,14 +186,14 @@ class FlightConnection:
                 call.heard()
             for start in range(0, len(rest), _REQUEST_PIECE):
                 writer.write_metadata(pa.py_buffer(rest[start : start + _REQUEST_PIECE]))
-                call.heard()  # the server takes the pieces as they come
+                call.heard()  # the server accepts the pieces as they arrive
             writer.done_writing()
             while True:
                 chunk = reader.read_chunk()
                 call.heard()
                 if chunk.data is not None:
                     yield _piece(chunk.data)
-                    call.heard()  # the time that the consumer took is not the server's
+                    call.heard()  # the time of the consumer does not count as the server's
                 elif _is_last(chunk.app_metadata.to_pybytes()):
                     return
         except StopIteration:
@@ -225,7 +225,7 @@ class FlightConnection:
 
     def _failure(self, error: Exception, call: Call | None = None) -> ServerError:
         if call is not None and call.ended is End.STOPPED:
-            return Cancelled(f"{self.address}: the request is no longer wanted")
+            return Cancelled(f"{self.address}: the request was cancelled")
         if call is not None and call.ended is End.TIMED_OUT:
             return TimedOut(f"{self.address}: no heartbeat for {call.silence_s:g} s")
         if isinstance(error, flight.FlightUnauthenticatedError):
@@ -244,7 +244,7 @@ def _is_last(message: bytes) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the words of an error of pyarrow without the context that gRPC appends."""
+    """Return the message of a pyarrow error without the context that gRPC appends."""
     text = str(error).partition(". gRPC client debug context")[0]
     return text.partition("with message: ")[2] or text
 
@@ -258,6 +258,6 @@ def _piece(batch: pa.RecordBatch) -> memoryview:
 
 
 def _end(ending: Callable[[], object]) -> None:
-    """End a stream or a connection, which may have failed before."""
+    """Close a stream or a connection, which may have failed before."""
     with suppress(*FAULTS):
         ending()

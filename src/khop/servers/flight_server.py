@@ -1,4 +1,4 @@
-"""A server by Arrow Flight: one address, a token on every call, streamed responses with heartbeats."""
+"""Arrow Flight server: one address, a token on every call, streamed responses with heartbeats."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ _NAMES = {"describe": "the graph: schema, splits, counts", "status": "counters o
 def served(
     handler: RequestHandler, address: Address, security: ServerSecurity, unread_s: float = _UNREAD_S
 ) -> FlightServer:
-    """Return a server that listens on the address; ValueError if its security does not allow that.
+    """Return a server that listens on the address; ValueError if its security settings do not allow it.
 
-    The connection of a client is ended once it has sent nothing of a request, or read nothing of an answer,
-    for `unread_s`.
+    A client that stops sending its request or reading its answer is disconnected after `unread_s`.
     """
     endpoints = resolved(address)
     security.check([endpoint.number for endpoint in endpoints])
@@ -69,7 +68,7 @@ class _Access(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class _CheckAccess(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Checks the token of each call before anything else."""
+    """Middleware that checks the token of each call first."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -96,15 +95,15 @@ def _beat(headers: dict[str, Sequence[str | bytes]]) -> float:
 
 
 class _Exchange:
-    """One call: a request in pieces, and the way back to its client."""
+    """One call: a request in pieces, and the stream to its client."""
 
     def __init__(self, context: Any, reader: Any, writer: Any, unread_s: float) -> None:  # noqa: ANN401
         self._context, self._reader, self._writer, self._unread_s = context, reader, writer, unread_s
 
     def receive(self, head: bytes, num_bytes: int, beat_s: float) -> Buffer:
-        """Return the request that begins with `head`, and send heartbeats while its other pieces come.
+        """Return the request that begins with `head`; send heartbeats while the other pieces arrive.
 
-        Cancelled if the client is gone, or sends nothing for a while.
+        Cancelled if the client is gone, or stops sending.
         """
         if len(head) == num_bytes:
             return head
@@ -120,7 +119,7 @@ class _Exchange:
                 call.heard()
                 end = filled + (0 if piece is None else len(piece))
                 if not filled < end <= num_bytes:
-                    raise InvalidRequest(f"request: {end:,} bytes came of {num_bytes:,} that it has")
+                    raise InvalidRequest(f"request: {end:,} bytes of {num_bytes:,} arrived")
                 request[filled:end], filled = memoryview(piece), end
                 if time.monotonic() - last >= beat_s:
                     self.heartbeat()
@@ -141,7 +140,7 @@ class _Exchange:
         self._write(self._writer.write_metadata, text)
 
     def _write(self, write: Callable[[Any], object], value: object) -> None:
-        """Write to the client, which may be gone, or stop reading."""
+        """Write to the client; Cancelled if it is gone or stops reading."""
         if self._context.is_cancelled():
             raise Cancelled("the client is gone")
         with self._watched() as call:
@@ -151,7 +150,7 @@ class _Exchange:
                 raise Cancelled(f"the client {self._reason(call, 'read')}") from None
 
     def _watched(self) -> AbstractContextManager[Call]:
-        """Bound the wait for a client. gRPC waits for ever; only the end of the connection ends that."""
+        """Limit the wait for a client: gRPC waits until the connection is closed."""
         return _UNREAD.watching(partial(shut_down, self._context.peer()), self._unread_s, None)
 
     def _reason(self, call: Call, done: str) -> str:
@@ -159,7 +158,7 @@ class _Exchange:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Answers requests of clients. It runs once it exists, on threads of gRPC."""
+    """Flight server that answers clients. It runs on threads of gRPC from its construction on."""
 
     def __init__(
         self,
@@ -190,7 +189,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             _stated(stream, error)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ANN401
-        """Answer a question about the graph or the server."""
+        """Answer an action about the graph or the server."""
         access: _Access = context.get_middleware(_ACCESS)
         try:
             yield b"." + self._answer(action.type, access.token)
@@ -205,7 +204,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         raise InvalidRequest(f"action {name!r}: there are {', '.join(_NAMES)}")
 
     def list_actions(self, context: object) -> list[tuple[str, str]]:
-        """Return the names of the questions."""
+        """Return the names of the actions."""
         return list(_NAMES.items())
 
 

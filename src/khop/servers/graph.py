@@ -1,6 +1,6 @@
-"""A graph on servers as a client uses it: types, counts and splits are fetched once, the rest on demand.
+"""Client side of a graph on servers: types, counts and splits are fetched once, the rest on demand.
 
-Servers make the batches. Their order, the position in the epoch and prefetching are the client's.
+Servers make the batches. The client decides their order, keeps the position in the epoch, and prefetches.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ Body = TypeVar("Body")
 
 @dataclass(frozen=True, eq=False)
 class RemoteView:
-    """A view of the graph on servers, and the way to ask them."""
+    """A view of the graph on servers, with the connection to them."""
 
     exchange: Pool
     description: Description
@@ -126,14 +126,14 @@ class RemoteView:
         return replace(self, view=(*self.view, *steps))
 
     def ask(self, kind: str, asked: object, answer: type[Body]) -> Body:
-        """Ask any server for something but a batch, and return its answer."""
+        """Send a request other than for a batch to any server, and return the answer."""
         sent = message(kind, self.fingerprint, asked)
         return self.exchange.ask(
             CallContext(kind), sent, lambda pieces: self.read(pieces, kind, answer)
         ).value
 
     def read(self, pieces: Iterator[Buffer], kind: str, answer: type[Body]) -> Body:
-        """Read an answer; InvalidAnswer if it is for another graph, or not what its header says."""
+        """Read an answer; InvalidAnswer if it is for another graph, or does not match its header."""
         with self.checking():
             frame = received(pieces, MOST_ANSWER, "answer")
             if (frame.text("kind"), frame.text("graph")) != (kind, self.fingerprint):
@@ -155,7 +155,7 @@ class RemoteView:
         return self.ask("list", ListOf(list_of_seeds(reference)), ListAnswer).digest
 
     def ids(self, split: NodesOfSplit, count: int) -> Tensor:
-        """Return the ids of a split of one type, int64 (count), fetched in pieces."""
+        """Return one type's ids of a split, int64 (count), fetched in pieces."""
         pieces = [torch.empty(0, dtype=torch.int64)]
         for first in range(0, count, _IDS_AT_ONCE):
             last = min(count, first + _IDS_AT_ONCE)
@@ -168,10 +168,10 @@ class RemoteView:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemoteGraph(NumberedGraph):
-    """The edges of a graph on servers, which make whole batches; single hops are refused."""
+    """The edges of a graph on servers, which make whole batches; single hops are not supported."""
 
     view: RemoteView
-    schema: Schema  # of the view
+    schema: Schema  # after the steps of the view
     nodes: NumberedNodes  # without original ids
 
     @property
@@ -186,7 +186,7 @@ class RemoteGraph(NumberedGraph):
         return self.view.description.edges[edge_type]
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """Return the number of in-edges of some nodes in this view, int64 (nodes), from the servers."""
+        """Return the in-degrees of nodes in this view, int64 (nodes), from the servers."""
         check_edge_type(edge_type, self.schema)
         pieces = [_in_degrees(self.view, edge_type, some) for some in nodes.split(MOST_NODES)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -210,7 +210,7 @@ class RemoteGraph(NumberedGraph):
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Raise Unsupported: servers draw negatives with the batch."""
+        """Raise Unsupported: servers draw negatives as part of a batch."""
         _refuse(self.view, "negatives by themselves")
 
     def in_one_piece(self, what: str) -> NoReturn:
@@ -218,7 +218,7 @@ class RemoteGraph(NumberedGraph):
         _refuse(self.view, what)
 
     def only(self, edge_types: Collection[EdgeType]) -> RemoteGraph:
-        """Return the graph with only these edge types, which the servers leave out too."""
+        """Return the graph with only these edge types, here and on the servers."""
         kept = tuple(t for t in self.schema.edge_types if t in edge_types)
         return remote_graph(self.view.after(Only(kept)), self.schema.only(edge_types))
 
@@ -228,13 +228,13 @@ class RemoteGraph(NumberedGraph):
 
 
 def remote_graph(view: RemoteView, schema: Schema) -> RemoteGraph:
-    """Return the edges of a view of a graph on servers; `schema` is that of the view."""
+    """Return the edges of a view with this schema."""
     nodes = NumberedNodes(view.description.nodes, {}, view.description.bounds)
     return RemoteGraph(view, schema, nodes)
 
 
 def _in_degrees(view: RemoteView, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-    """Return the number of in-edges of as many nodes as one request may have."""
+    """Return the in-degrees of up to as many nodes as one request may have."""
     asked = DegreesOf(view.view, edge_type, some_nodes(nodes))
     with view.checking():
         return view.ask("in-degrees", asked, CountsAnswer).checked(nodes.numel())
@@ -249,7 +249,7 @@ def _refuse(view: RemoteView, what: str) -> NoReturn:
 
 @dataclass(frozen=True, eq=False)
 class RemoteFeatures(FeatureStoreBase):
-    """The columns of a graph on servers. Columns of batches come with the batches, other rows by request."""
+    """The columns of a graph on servers. Batches contain their columns; other rows are requested."""
 
     is_on_servers: ClassVar[bool] = True
 
@@ -262,11 +262,11 @@ class RemoteFeatures(FeatureStoreBase):
         return self.columns
 
     def local_rows(self, type_: Type) -> range:
-        """Return no rows: they are on the servers."""
+        """Return an empty mapping: all rows are on the servers."""
         return range(0)
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """Fetch rows from the servers, some at a time."""
+        """Fetch rows from the servers in chunks."""
         found: Gathered = {}
         for type_, rows in wanted.items():
             found[type_] = {}
@@ -312,7 +312,7 @@ def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedN
 
 
 def view_before(servers: RemoteView, schema: Schema, limit: int) -> tuple[RemoteGraph, RemoteFeatures]:
-    """Return the graph with the edges before a time, which servers leave out, and its columns."""
+    """Return the graph with only the edges before a time, and its columns."""
     view = servers.after(EdgesBefore(limit))
     return remote_graph(view, schema), RemoteFeatures(schema.columns, view)
 
@@ -320,7 +320,7 @@ def view_before(servers: RemoteView, schema: Schema, limit: int) -> tuple[Remote
 def split_view(
     servers: RemoteView, arguments: SplitArguments
 ) -> dict[str, Callable[[Schema], tuple[RemoteGraph, RemoteFeatures, ListedLinks]]]:
-    """Return the parts of a split of links on servers: for a schema, the graph, the columns and the links."""
+    """Return the parts of a link split on servers: schema, graph, columns and links of each."""
 
     def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
         view = servers.after(SplitPart(arguments, name))
@@ -331,7 +331,7 @@ def split_view(
 
 
 def _links(view: RemoteView, part: str) -> ListedLinks:
-    """Return a list of links on the servers, which split them now if they have not."""
+    """Return a list of links on the servers, which split them now unless they already have."""
     given = view.ask("list", ListOf(LinksOfPart(view.view, part)), ListAnswer)
     counts = {t: count for t, count in given.counts.items() if isinstance(t, tuple)}
     reference = {"view": view.view, "part": part}
@@ -339,7 +339,7 @@ def _links(view: RemoteView, part: str) -> ListedLinks:
 
 
 def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-    """Return links of a list by their numbers."""
+    """Return links of a list by position."""
     links = list_of_seeds(reference)
     assert isinstance(links, LinksOfPart)
     found, count = view.ask("links", LinksOf(links, edge_type, numbers), LinksAnswer), numbers.numel()
@@ -351,7 +351,7 @@ def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numb
 
 
 def remote_names(servers: RemoteView) -> Names:
-    """Return the names in the graph on some servers. Nothing is asked for yet."""
+    """Return the names in the graph on servers; requests are sent when they are read."""
     whole = replace(servers, view=())
     given, features = whole.description, RemoteFeatures(whole.description.schema.columns, whole)
     return Names(
@@ -370,7 +370,7 @@ class RemoteIds:
     kind: Kind
 
     def at(self, nodes: Tensor) -> Keys:
-        """Return the ids of some nodes. A request has up to 2^20 nodes, and fewer if their ids are long."""
+        """Return the ids of nodes. A request has up to 2^20 nodes, and fewer if their ids are long."""
         pieces, done, at_once = list[Keys](), 0, MOST_IDS
         while done < nodes.numel():
             found = self._some(nodes[done : done + at_once])
@@ -385,7 +385,7 @@ class RemoteIds:
                 raise ValueError(f"answer: is {type(found).__name__}, asked were ids of {self.kind}")
             keys = found.ids.numpy() if isinstance(found, NumberIdsAnswer) else _text(found)
             if not 0 < len(keys) <= nodes.numel():
-                raise ValueError(f"answer: {len(keys)} ids, for {nodes.numel()} nodes")
+                raise ValueError(f"answer: has {len(keys)} ids for {nodes.numel()} nodes")
             return keys
 
 
@@ -398,14 +398,14 @@ class _OriginalIds:
     kind: Literal["int64"] = "int64"
 
     def at(self, nodes: Tensor) -> Keys:
-        """Return the ids of some nodes."""
+        """Return the ids of nodes."""
         found = self.features.gather({self.node_type: Rows(nodes, (ORIGINAL_ID,))})
         return found[self.node_type][ORIGINAL_ID].numpy()
 
 
 @dataclass(frozen=True, eq=False)
 class _RemoteLabels(Mapping[NodeType, Mapping[str, Any]]):
-    """Records of labels, each asked for when it is read."""
+    """Label records, each requested when it is read."""
 
     view: RemoteView
 
@@ -440,13 +440,13 @@ def _text(given: TextIdsAnswer) -> StringKeys:
 
 
 def read_description(text: bytes, where: str) -> Description:
-    """Read the description that a server gives; WrongVersion if it speaks another one than this khop."""
+    """Read a server's description; WrongVersion if its version differs from this khop's."""
     given = parsed_json(text, f"graph of {where}")
     for name, here in (("wire", VERSION), ("randomness", RANDOMNESS)):
         found = given.get(name) if isinstance(given, dict) else None
         if found != here:
             raise WrongVersion(
-                f"{where} has version {found} of {name}, and this khop has version {here}; "
+                f"{where} has version {found} of {name}, but this khop has version {here}; "
                 "install the same khop on clients and servers"
             )
     return CODEC.read(Description, given, (), f"graph of {where}")
@@ -454,23 +454,23 @@ def read_description(text: bytes, where: str) -> Description:
 
 @dataclass(frozen=True)
 class RemoteSource:
-    """A batch source over servers: the batches of `local`, which has the sampler and columns but no edges."""
+    """A batch source over servers: the batches of `local`, which has the sampler and columns, not edges."""
 
     view: RemoteView
     settings: SourceSettings
     local: LocalSource
-    beside: FeatureStore | None = None  # columns of this process, gathered here for the nodes of a batch
+    beside: FeatureStore | None = None  # local columns, gathered for the nodes of a batch
     _knowing: set[str] = field(default_factory=set, compare=False)  # servers that have the settings
 
     def prepare(self) -> None:
         """Do nothing: servers build the arrays that draws need at the first batch."""
 
     def make(self, request: BatchRequest) -> Drawn:
-        """Make one batch that is waited for."""
+        """Make one batch, and wait for it."""
         return self._made(None, request)
 
     def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
-        """Ask for up to `prefetch` batches at a time, and yield them in order. Closing drops all requests."""
+        """Request up to `prefetch` batches at a time; yield them in order. Closing cancels all requests."""
         stop = threading.Event()
         waiting = replace(in_flight, threads=in_flight.prefetch)  # threads only wait: servers do the work
         with closing(ordered_map(partial(self._made, stop), requests, waiting, num_bytes)) as made:
@@ -490,7 +490,7 @@ class RemoteSource:
             seeds = request.seeds()
             answer = self._answer(request, seeds, stop)
             drawn = self._with_local_columns(answer.value)
-            if seeds.listed is None:  # servers get neither labels nor weights, and know listed seeds alone
+            if seeds.listed is None:  # servers do not get labels or weights, and count listed seeds only
                 drawn = replace(drawn, sample=seeds.added_to(drawn.sample))
             if self.local.transform is not None:
                 drawn = self.local.transform.of_drawn(drawn, request)
@@ -517,7 +517,7 @@ class RemoteSource:
             )
             return message(BATCH, self.view.fingerprint, asked)
 
-        # Until all servers have answered, requests carry the settings: another ask may reach another server.
+        # Until all servers have answered, requests carry the settings: a retry may reach another server.
         exchange = self.view.exchange
         try:
             first = exchange.ask(context, query(len(self._knowing) < len(exchange.addresses)), receive)
@@ -543,10 +543,10 @@ class RemoteSource:
 
 
 def source_of(local: LocalSource, seeds: Mapping[str, object] | None = None) -> BatchSource:
-    """Return the source of these batches: on the graph's servers, or `local` if it has none.
+    """Return the source of these batches: the graph's servers, or `local` for a local graph.
 
     `seeds` refers to a list on the servers; None: requests have the seeds. Columns that are not on the
-    servers are gathered here.
+    servers are gathered in this process.
     """
     servers = local.sampler.graph.servers
     return local if servers is None else remote_source(servers, local, seeds)
@@ -555,7 +555,7 @@ def source_of(local: LocalSource, seeds: Mapping[str, object] | None = None) -> 
 def remote_source(
     servers: object, local: LocalSource, seeds: Mapping[str, object] | None = None
 ) -> RemoteSource:
-    """Return the source of batches on the servers of a view."""
+    """Return the batch source over the servers of a view."""
     assert isinstance(servers, RemoteView)
     features, choice = local.features, local.columns
     is_remote = features is not None and features.is_on_servers
@@ -570,5 +570,5 @@ def remote_source(
 
 
 def described_sampler(sampler: Sampler) -> object:
-    """Return plain values from which a server makes the sampler over its graph; or Unsupported."""
+    """Return plain values from which a server makes the sampler; Unsupported if it cannot."""
     return instance(sampler.__class__, sampler.settings())

@@ -51,7 +51,7 @@ Counts = Mapping[NodeType, Annotated[int, Range(0, 1 << 40)]]
 
 @dataclass(frozen=True)
 class ByColumn:
-    """A split of links by their column `split`."""
+    """A split of links by the column `split`."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SplitArguments:
 
 @dataclass(frozen=True)
 class Only:
-    """A step of a view: only these edge types, and the node types at their ends."""
+    """A step of a view: only these edge types and their node types."""
 
     edge_types: tuple[EdgeType, ...]
 
@@ -102,19 +102,19 @@ class CandidatesBefore:
 
 @dataclass(frozen=True)
 class SplitPart:
-    """A step of a view: the edges for messages of a part of a split of links."""
+    """A step of a view: the message graph of one part of a link split."""
 
     split: SplitArguments
     part: str
 
 
 Step = Only | EdgesBefore | CandidatesBefore | SplitPart
-View = tuple[Step, ...]  # from the whole graph to the edges that are asked for
+View = tuple[Step, ...]  # from the whole graph to the requested edges
 
 
 @dataclass(frozen=True)
 class NodesOfSplit:
-    """A list of seeds on every server: nodes of a split."""
+    """A list of seeds on every server: the nodes of a split."""
 
     split: str
     types: tuple[NodeType, ...]
@@ -123,7 +123,7 @@ class NodesOfSplit:
 
 @dataclass(frozen=True)
 class LinksOfPart:
-    """A list of seeds on every server: links of a part of the last split of a view."""
+    """A list of seeds on every server: the links of one part of a view's last split."""
 
     view: View
     part: str
@@ -141,7 +141,7 @@ def list_of_seeds(reference: Mapping[str, object]) -> ListOfSeeds:
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """Settings of a source of batches: sent once, and then named by their hash."""
+    """Settings of a batch source: sent once, then referred to by their hash."""
 
     graph: str  # fingerprint
     view: View
@@ -152,11 +152,11 @@ class SourceSettings:
 
     @cached_property
     def digest(self) -> str:
-        """The hash that names the settings in requests."""
+        """Hash that identifies the settings in requests."""
         return hashlib.sha256(json_of(CODEC.write(self, Tensors()))).hexdigest()[:32]
 
     def check(self, fingerprint: str) -> None:
-        """Raise WrongVersion or WrongGraph unless they are for these draws and this graph."""
+        """Raise WrongVersion or WrongGraph unless the settings are for this random stream and this graph."""
         if self.randomness != RANDOMNESS:
             raise WrongVersion(
                 f"the client draws by version {self.randomness} of docs/randomness.md, and this server by "
@@ -177,14 +177,14 @@ def check_graph(asked: str, fingerprint: str) -> None:
     """Raise WrongGraph unless a request is for this graph."""
     if asked != fingerprint:
         raise WrongGraph(
-            f"the client asks for the graph with fingerprint {asked[:12]}..., and this server has "
+            f"the client requests the graph with fingerprint {asked[:12]}..., but this server has "
             f"{fingerprint[:12]}...; start all servers with the same graph, then connect again"
         )
 
 
 @dataclass(frozen=True)
 class ListedShare:
-    """A share of a step, by numbers in a list on the servers."""
+    """A rank's share of a step, as positions in a seed list on the servers."""
 
     order: Ids  # of the seeds of the step
     start: Count
@@ -237,11 +237,11 @@ class BatchOf:
 
     @property
     def stage(self) -> str:
-        """Name of the batch in logs and errors."""
+        """Description of the batch for logs and errors."""
         return f"batch of epoch {self.epoch}, step {self.step}"
 
     def checked_seeds(self) -> Seeds:
-        """Return the seeds; ValueError if their parts do not fit each other."""
+        """Return the seeds; ValueError if their fields are inconsistent."""
         if self.listed is not None:
             return Seeds({}, {}, listed=self.listed.share())
         seeds = Seeds({}, {}) if self.seeds is None else self.seeds
@@ -280,13 +280,13 @@ class BatchAnswer:
     settings: str
     epoch: Count
     step: Count
-    seconds: float  # from the begin of the work, at which its spans begin, to its end
+    seconds: float  # duration of the work; spans are relative to its start
     batch: Drawn
 
 
 @dataclass(frozen=True)
 class NodeSpan:
-    """Consecutive nodes."""
+    """A range of consecutive nodes."""
 
     first: Count
     end: Count
@@ -294,7 +294,7 @@ class NodeSpan:
 
 @dataclass(frozen=True)
 class NodeList:
-    """Nodes one by one."""
+    """A list of nodes."""
 
     ids: Ids
 
@@ -303,7 +303,7 @@ SomeNodes = NodeSpan | NodeList
 
 
 def some_nodes(nodes: Tensor) -> SomeNodes:
-    """Return the message of some nodes, int64 (n): consecutive ones by their ends alone."""
+    """Return the message for nodes, int64 (n): a range if they are consecutive."""
     count = nodes.numel()
     if count and bool((nodes.diff() == 1).all()):
         return NodeSpan(int(nodes[0]), int(nodes[0]) + count)
@@ -311,12 +311,12 @@ def some_nodes(nodes: Tensor) -> SomeNodes:
 
 
 def read_nodes(given: SomeNodes, limit: int, most: int) -> Tensor:
-    """Return the nodes of a request, int64 (n); ValueError for more than `most`, or one not below `limit`."""
+    """Return the requested nodes, int64 (n); ValueError for more than `most`, or ids of `limit` or more."""
     count = given.end - given.first if isinstance(given, NodeSpan) else given.ids.numel()
     if count < 0:
         raise ValueError(f"nodes: {given}, must end with a whole number from the first")
     if count > most:
-        raise ValueError(f"request: {count:,} nodes are requested at once; ask for at most {most:,}")
+        raise ValueError(f"request: {count:,} nodes are requested at once; request at most {most:,}")
     nodes = torch.arange(given.first, given.end) if isinstance(given, NodeSpan) else given.ids
     check_numbers(nodes, limit, "node")
     return nodes
@@ -337,7 +337,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class ListAnswer:
-    """Counts by type, the names of the columns of links, and the digest of a list of seeds."""
+    """Description of a seed list: counts by type, names of link columns, and digest."""
 
     counts: Mapping[Type, Count]
     facts: tuple[str, ...]
@@ -346,7 +346,7 @@ class ListAnswer:
 
 @dataclass(frozen=True)
 class IdsOf:
-    """A request for the ids of a split of one node type, from one number to another."""
+    """A request for a range of the node ids of one type in a split."""
 
     list: NodesOfSplit
     first: Count
@@ -362,7 +362,7 @@ class IdsAnswer:
 
 @dataclass(frozen=True)
 class LinksOf:
-    """A request for links of a list by their numbers."""
+    """A request for links of a list by position."""
 
     list: LinksOfPart
     edge_type: EdgeType
@@ -382,7 +382,7 @@ class LinksAnswer:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """A request for rows of columns of one type by their ids."""
+    """A request for rows of one type's columns, by id."""
 
     view: View
     type: Type
@@ -393,14 +393,14 @@ class RowsOf:
 
 @dataclass(frozen=True)
 class RowsAnswer:
-    """Rows of columns."""
+    """Column rows."""
 
     rows: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class DegreesOf:
-    """A request for the number of in-edges of some nodes."""
+    """A request for the in-degrees of nodes."""
 
     view: View
     edge_type: EdgeType
@@ -414,7 +414,7 @@ class CountsAnswer:
     counts: Ids
 
     def checked(self, count: int) -> Tensor:
-        """Return the counts, int64 (count); ValueError if they are no numbers of edges."""
+        """Return the counts, int64 (count); ValueError if they are not valid edge counts."""
         if self.counts.numel() != count:
             raise ValueError(f"counts: are {self.counts.numel()}, for {count} nodes")
         check_below(self.counts, MOST_EDGES, "number of edges")
@@ -423,7 +423,7 @@ class CountsAnswer:
 
 @dataclass(frozen=True)
 class NodeIdsOf:
-    """A request for the users' ids of some nodes."""
+    """A request for the users' ids of nodes."""
 
     node_type: NodeType
     nodes: SomeNodes
@@ -431,14 +431,14 @@ class NodeIdsOf:
 
 @dataclass(frozen=True)
 class NumberIdsAnswer:
-    """Ids that are numbers: as many as the server sends at once."""
+    """Numeric ids, up to the server's limit per answer."""
 
     ids: Ids
 
 
 @dataclass(frozen=True)
 class TextIdsAnswer:
-    """Ids that are text in UTF-8, one after another: as many as the server sends at once."""
+    """Text ids, concatenated as UTF-8, up to the server's limit per answer."""
 
     offsets: Ids
     text: Octets
@@ -446,14 +446,14 @@ class TextIdsAnswer:
 
 @dataclass(frozen=True)
 class NodeIdsAnswer:
-    """The users' ids of some nodes."""
+    """The users' ids of nodes."""
 
     keys: NumberIdsAnswer | TextIdsAnswer
 
 
 @dataclass(frozen=True)
 class LabelsOf:
-    """A request for the names of the labels of a node type."""
+    """A request for the label names of a node type."""
 
     node_type: NodeType
 
@@ -468,7 +468,7 @@ class LabelsAnswer:
 
 @dataclass(frozen=True)
 class HopOf:
-    """A request of a server for a hop from nodes of another part."""
+    """A server's request for a hop from nodes of another part."""
 
     view: View
     number: Count
@@ -482,7 +482,7 @@ class HopOf:
 
 @dataclass(frozen=True)
 class NegativesOf:
-    """A request of a server for exact negatives of links from nodes of another part."""
+    """A server's request for exact negatives of links whose sources are in another part."""
 
     view: View
     edge_type: EdgeType
@@ -495,7 +495,7 @@ class NegativesOf:
 
 @dataclass(frozen=True)
 class PartRowsOf:
-    """A request of a server for rows of another part: of the graph, or of the links that a view ends with."""
+    """A server's request for rows of another part: graph columns, or columns of the view's links."""
 
     links: View
     rows: Octets  # in the format of `row_wire`
@@ -503,7 +503,7 @@ class PartRowsOf:
 
 @dataclass(frozen=True)
 class NodeDegreesOf:
-    """A request of a server for the number of in-edges of nodes of another part."""
+    """A server's request for the in-degrees of nodes of another part."""
 
     view: View
     edge_type: EdgeType
@@ -519,7 +519,7 @@ class OctetsAnswer:
 
 @dataclass(frozen=True)
 class PartDegreesOf:
-    """A request of a server for the number of in-edges of all nodes of another part."""
+    """A server's request for the in-degrees of all nodes of another part."""
 
     view: View
     edge_type: EdgeType
@@ -527,17 +527,17 @@ class PartDegreesOf:
 
 @dataclass(frozen=True)
 class EdgesOf:
-    """A request of a server for edges of another part with sources in its own."""
+    """A server's request for edges of another part whose sources are in this server's part."""
 
     view: View
     edge_type: EdgeType
-    begin: Count  # position of the first edge to look at
+    begin: Count  # position of the first edge to read
     sources: Count  # part of the sources
 
 
 @dataclass(frozen=True)
 class SplitCountsOf:
-    """A request of a server for counts of links by their random numbers."""
+    """A server's request for link counts by random number."""
 
     view: View
     split: SplitArguments
@@ -549,7 +549,7 @@ class SplitCountsOf:
 
 @dataclass(frozen=True)
 class LinkCountsOf:
-    """A request of a server for the number of links to each node of another part."""
+    """A server's request for the number of links to each node of another part."""
 
     links: View  # ends with the part of the split
     edge_type: EdgeType
@@ -557,7 +557,7 @@ class LinkCountsOf:
 
 @dataclass(frozen=True)
 class TouchedOf:
-    """A request of a server for marks of the ends of edges before a time."""
+    """A server's request for the nodes that have edges before a time."""
 
     view: View
     limit: Time
@@ -596,7 +596,7 @@ PART_REQUESTS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Description:
-    """A graph on servers as a client knows it without its data."""
+    """The metadata of a graph on servers."""
 
     wire: int  # version of the messages
     randomness: int  # version of the draws
@@ -612,7 +612,7 @@ class Description:
     own_ids: Mapping[NodeType, Kind] = field(default_factory=dict)  # types of the users' ids
     labels: tuple[NodeType, ...] = ()  # node types whose labels the import has recorded
     max_batch_bytes: Count | None = None  # of one answer
-    part: Count | None = None  # the part of the graph that the server has; None: all of it
+    part: Count | None = None  # the server's part of the graph; None: the whole graph
 
 
 _BY_TYPE = Mapping[NodeType, Ids]

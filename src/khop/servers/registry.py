@@ -1,4 +1,4 @@
-"""Registry of classes that requests may name: khop's, and those of modules given at the server's start.
+"""Registry of the classes that requests may name: khop's, and those of modules given at server start.
 
 A name from the network is only looked up, never imported.
 """
@@ -45,7 +45,7 @@ class Registry:
 
     @classmethod
     def of(cls, modules: Iterable[ModuleType]) -> Registry:
-        """Return khop's classes and those of some modules."""
+        """Return a registry of khop's classes and those of the modules."""
         found = cls()
         for module in modules:
             found = found.with_module(module)
@@ -70,7 +70,7 @@ class Registry:
     def made(self, given: Plain, *before: object) -> Any:  # noqa: ANN401
         """Return the value that plain values describe; `before` are the first arguments of its class.
 
-        ValueError for a class that is not registered, or for arguments that it does not take.
+        Raises ValueError if the class is not registered or does not accept the arguments.
         """
         match given:
             case list():
@@ -102,7 +102,7 @@ class Registry:
             return self.classes[name](*before, **keywords)
         except TypeError as error:
             raise ValueError(
-                f"{name} with {sorted(keywords)}: {error}; use the same khop and module here"
+                f"{name} with {sorted(keywords)}: {error}; use the same khop and module on client and server"
             ) from error
 
 

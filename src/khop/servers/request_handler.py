@@ -41,15 +41,14 @@ from khop.servers.service import Job, Service
 class QueueLimits:
     """Bounds of a server's work.
 
-    Its memory holds at most `at_once` batches, and `unsent` of each client. Requests take `request_bytes` at
-    most.
+    At most `at_once` batches are in memory, and `unsent` per client. Requests take at most `request_bytes`.
     """
 
-    at_once: int = 2  # batches that are made at the same time
-    unsent: int = 2  # finished batches of one client that are on their way to it
-    waiting: int = 512  # requests of all clients that wait
+    at_once: int = 2  # batches made concurrently
+    unsent: int = 2  # finished batches of one client that it has not received yet
+    waiting: int = 512  # queued requests of all clients
     waiting_per_client: int = 32
-    request_bytes: int = 1 << 30  # of all requests, from their arrival until they are answered
+    request_bytes: int = 1 << 30  # of all requests, from arrival until they are answered
     request_bytes_per_client: int = 1 << 29
 
     def __post_init__(self) -> None:
@@ -75,22 +74,22 @@ class QueuedRequest:
 
 
 class ClientQueues:
-    """A bounded queue for each client, which is a connection. Clients are served in turn."""
+    """A bounded queue for each client (a connection). Clients are served round-robin."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._changed = threading.Condition()
         self._queues: dict[str, deque[QueuedRequest]] = {}  # by client, the next one first
         self._begun: set[QueuedRequest] = set()  # being made or sent
-        self._admitted = 0  # requests under way, also those that need no turn
+        self._admitted = 0  # requests in progress, including those outside the queues
         self._bytes: Counter[str] = Counter()  # of these, by client
         self._draining = False
 
     @contextmanager
     def admitted(self, client: str, num_bytes: int) -> Iterator[None]:
-        """Count a request and its bytes from its arrival to its end. A server that ends waits for it.
+        """Count a request and its bytes from arrival to end. Shutdown waits for it.
 
-        Busy if there is no room for the bytes, GoingAway if the server takes nothing new.
+        Busy if the bytes exceed the limit, GoingAway if the server is shutting down.
         """
         with self._changed:
             self.check_open()
@@ -98,7 +97,7 @@ class ClientQueues:
             most_left = min(limits.request_bytes - held, limits.request_bytes_per_client - of_client)
             if num_bytes > most_left:
                 raise Busy(
-                    f"the server has {held:,} bytes of requests, {of_client:,} of {client}, and no room for "
+                    f"the server has {held:,} bytes of requests, {of_client:,} of {client}, but no room for "
                     f"{num_bytes:,} more; retry later"
                 )
             self._admitted += 1
@@ -109,19 +108,19 @@ class ClientQueues:
             with self._changed:
                 self._admitted -= 1
                 self._bytes[client] -= num_bytes
-                self._bytes = +self._bytes  # without clients of nothing
+                self._bytes = +self._bytes  # without clients at zero
                 self._changed.notify_all()
 
     def check_open(self) -> None:
-        """Raise GoingAway if the server takes nothing new."""
+        """Raise GoingAway if the server is shutting down."""
         if self._draining:
             raise GoingAway("the server is shutting down; use another server")
 
     @contextmanager
     def queued(self, client: str) -> Iterator[QueuedRequest]:
-        """Put a request in the queue of its client, and take it out at the end.
+        """Put a request into its client's queue, and remove it at the end.
 
-        Busy if the queue is full, GoingAway if the server takes nothing new.
+        Busy if the queue is full, GoingAway if the server is shutting down.
         """
         queued = self._join(client)
         try:
@@ -133,29 +132,29 @@ class ClientQueues:
                 self._admit()
 
     def wait(self, queued: QueuedRequest, seconds: float) -> bool:
-        """Return True once the request may be made, or False after these seconds."""
+        """Return True once the request may start, or False after these seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: queued.stage is not RequestStage.WAITING, seconds)
 
     def made(self, queued: QueuedRequest) -> None:
-        """State that the batch is made, and only has to be sent."""
+        """Record that the batch is finished and only has to be sent."""
         with self._changed:
             queued.stage = RequestStage.SENDING
             self._admit()
 
     def drain(self) -> None:
-        """Take nothing new from now on."""
+        """Refuse new requests from now on."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
 
     @property
     def is_draining(self) -> bool:
-        """True once the server takes nothing new."""
+        """True once the server refuses new requests."""
         return self._draining
 
     def empty(self, seconds: float) -> bool:
-        """Return True once no request is under way, or False after these seconds."""
+        """Return True once no request is in progress, or False after these seconds."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not (self._admitted or self._begun or self._queues), seconds
@@ -177,17 +176,17 @@ class ClientQueues:
             waiting, of_client = sum(map(len, self._queues.values())), len(self._queues.get(client, ()))
             if waiting >= limits.waiting or of_client >= limits.waiting_per_client:
                 raise Busy(
-                    f"the server has {waiting} requests waiting, {of_client} of this client; ask later"
+                    f"the server has {waiting} queued requests, {of_client} of this client; retry later"
                 )
             self._queues.setdefault(client, deque()).append(queued)
             self._admit()
         return queued
 
     def _admit(self) -> None:
-        """Let requests begin within the limits. A client that was served goes behind the others."""
+        """Start queued requests within the limits. A served client goes behind the others."""
         while sum(queued.stage is RequestStage.MAKING for queued in self._begun) < self._limits.at_once:
             sending = Counter(each.client for each in self._begun if each.stage is RequestStage.SENDING)
-            # A client that has not taken the batches that are finished gets no further ones.
+            # A client that has not received its finished batches waits.
             client = next((each for each in self._queues if sending[each] < self._limits.unsent), None)
             if client is None:
                 break
@@ -199,7 +198,7 @@ class ClientQueues:
         self._changed.notify_all()
 
     def _drop(self, queued: QueuedRequest) -> None:
-        """Take a request out of its queue, and the queue if it is empty then."""
+        """Remove a request from its queue, and the queue if it is then empty."""
         queue = self._queues.get(queued.client)
         if queue is not None and queued in queue:
             queue.remove(queued)
@@ -209,34 +208,34 @@ class ClientQueues:
 
 MOST_REQUEST = 256 << 20  # bytes
 SMALL_REQUEST = 1 << 15  # bytes
-_UNBOUNDED = 1 << 20  # threads; so many are never needed
+_UNBOUNDED = 1 << 20  # threads; never reached
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """A request on its way."""
+    """An incoming request."""
 
     num_bytes: int
-    receive: Callable[[], Buffer]  # the request, once it is here; Cancelled if its client is gone
+    receive: Callable[[], Buffer]  # waits for the request; Cancelled if its client is gone
 
 
 @dataclass(frozen=True)
 class ResponseStream:
-    """The way back to a client. Each function raises Cancelled once the client is gone."""
+    """Functions that send to a client. Each raises Cancelled once the client is gone."""
 
     heartbeat: Callable[[], None]  # sends a heartbeat
     send: Callable[[Buffer], None]  # sends the next piece of the answer
 
 
 class RequestHandler:
-    """Answers of one server. Clients take turns, and get heartbeats while they wait."""
+    """Request handler of one server. Clients are served in turn, and get heartbeats while they wait."""
 
     def __init__(self, service: Service, limits: QueueLimits) -> None:
         self._service, self.graph = service, service.name
         self._queue = ClientQueues(limits)
         self._makers = ThreadPoolExecutor(limits.at_once, thread_name_prefix="khop-batch")
-        # Batches wait for hops and rows of other servers. If those waited for batches, or for each other,
-        # servers would wait in a circle: so each has a thread at once.
+        # Batches wait for hops and rows of other servers. If those waited for batches or for each other,
+        # servers could deadlock, so each gets a thread immediately.
         self._answerers = ThreadPoolExecutor(_UNBOUNDED, thread_name_prefix="khop-part")
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -262,9 +261,11 @@ class RequestHandler:
     ) -> None:
         self.check(token)
         if request.num_bytes > MOST_REQUEST:
-            raise InvalidRequest(f"a request of {request.num_bytes} bytes: the most are {MOST_REQUEST}")
-        # Requests of servers have no bound: batches of others wait for them. The number of small
-        # ones is bounded alone, so that large uploads of some clients refuse no batch of another.
+            raise InvalidRequest(
+                f"a request of {request.num_bytes} bytes: at most {MOST_REQUEST} are allowed"
+            )
+        # Requests of servers are not limited, because batches wait for them. For small requests only their
+        # number is limited, so that large uploads do not block batches of other clients.
         is_counted = token.role is not Role.SERVER and request.num_bytes > SMALL_REQUEST
         counted = request.num_bytes if is_counted else 0
         with self._queue.admitted(client, counted):
@@ -283,7 +284,7 @@ class RequestHandler:
     def _made(
         self, makers: ThreadPoolExecutor, job: Job, stream: ResponseStream, beat_s: float
     ) -> Iterator[memoryview]:
-        """Do a job in another thread, and send heartbeats meanwhile."""
+        """Run a job in another thread, and send heartbeats meanwhile."""
         gone = threading.Event()
         caller = Caller(gone, BEATS * beat_s)
         try:
@@ -292,19 +293,19 @@ class RequestHandler:
             )
         except RuntimeError as error:
             gone.set()  # the executor may have kept the job for a later thread
-            self._queue.check_open()  # the wait for this request took longer than a server has to end
+            self._queue.check_open()  # this request has outlasted the shutdown
             raise MachineFailed(f"no thread for a request: {error}") from error
         while True:
             try:
                 return future.result(beat_s)
             except NotYet:
-                if future.done():  # also if it ended just after the wait for it
+                if future.done():  # or it ended just after the wait
                     return future.result()
             try:
                 stream.heartbeat()
             except Cancelled:
                 gone.set()
-                future.exception()  # until then, its memory counts
+                future.exception()  # its memory counts until then
                 raise
 
     def _send(self, pieces: Iterator[memoryview], stream: ResponseStream) -> None:
@@ -314,17 +315,17 @@ class RequestHandler:
         self._count("answers", 1)
 
     def check(self, token: Token) -> None:
-        """Raise NotAllowed if the token may not read the graph, GoingAway if the server ends."""
+        """Raise NotAllowed if the token may not read the graph, GoingAway if the server is shutting down."""
         token.check_graph(self.graph)
         self._queue.check_open()
 
     def describe(self, token: Token) -> bytes:
-        """Return the description of the graph; ServerError if it is refused."""
+        """Return the description of the graph; ServerError if the request is refused."""
         self.check(token)
         return self._service.description()
 
     def counters(self, token: Token) -> bytes:
-        """Return all counters, in JSON, also while the server ends; ServerError if they are refused."""
+        """Return all counters, in JSON, also during shutdown; ServerError if the request is refused."""
         token.check_graph(self.graph)
         return json.dumps(self.status()).encode()
 
@@ -347,7 +348,7 @@ class RequestHandler:
         }
 
     def drain(self, seconds: float) -> bool:
-        """Take nothing new, and wait for the requests that have begun; return whether all have ended."""
+        """Refuse new requests, and wait for those in progress; return True if all have ended."""
         self._queue.drain()
         ended = self._queue.empty(seconds)
         self._makers.shutdown(wait=ended)
@@ -355,7 +356,7 @@ class RequestHandler:
         return ended
 
     def idle_s(self) -> float:
-        """Return the seconds since the last request began or ended; 0 while one is under way."""
+        """Return the seconds since the last request began or ended; 0 while one is in progress."""
         if not self._queue.empty(0):
             return 0.0
         return time.monotonic() - self._active
@@ -367,14 +368,14 @@ class RequestHandler:
 
 
 def _log_mistake(error: Exception) -> None:
-    """Print the traceback of a mistake in code: of khop, or of a custom sampler or rule."""
+    """Print the traceback of a bug in khop or in a custom sampler or rule."""
     cause = error.__cause__ if isinstance(error, ServerError) else error
     if cause is not None and not isinstance(cause, ServerError | ValueError | OSError | MemoryError):
         traceback.print_exception(cause)
 
 
 def error_message(error: ServerError) -> bytes:
-    """Return an error as it travels."""
+    """Return an error as a message."""
     return json.dumps({"code": error.code, "text": str(error)}).encode()
 
 
@@ -389,16 +390,16 @@ def resident_bytes() -> int:
 
 _POLL_S = 0.2
 _RESTART_S = (0.5, 10.0)  # pause before a process that ended is started again, first and longest
-_GRACE_S = 5.0  # beyond the drain, for a process to end
+_GRACE_S = 5.0  # after the drain, for a process to end
 
 
 @dataclass(frozen=True)
 class Life:
-    """When a server logs and ends."""
+    """Logging interval and end of a server."""
 
     exit_idle_s: float | None = None  # without a request
     log_every_s: float = 60.0
-    drain_s: float = 60.0  # longest wait for what has begun
+    drain_s: float = 60.0  # longest wait for requests in progress
 
 
 def serve_until(
@@ -406,7 +407,7 @@ def serve_until(
 ) -> bool:
     """Log until `stop` is set or the server is idle for too long; then drain it.
 
-    Return whether all that was begun has been finished.
+    Returns True if all requests in progress were finished.
     """
     logged, before = time.monotonic(), handler.status()
     while not stop.wait(_POLL_S):
@@ -425,7 +426,7 @@ def serve_until(
 
 
 def log_line(before: Mapping[str, object], now: Mapping[str, object], seconds: float) -> str:
-    """Return one line about the time between two statuses."""
+    """Return a log line about the time between two statuses."""
 
     def rise(name: str) -> float:
         return _number(now, name) - _number(before, name)
@@ -446,7 +447,7 @@ def _number(status: Mapping[str, object], name: str) -> float:
 
 @dataclass
 class _Process:
-    """One server among several of this machine."""
+    """One of several server processes on this machine."""
 
     command: Sequence[str]
     running: subprocess.Popen[bytes] | None = None
@@ -474,10 +475,10 @@ def supervise(
     say: Callable[[str], None],
     starts: Sequence[Callable[[], AbstractContextManager[None]]] = (),
 ) -> bool:
-    """Keep one process per command running until `stop` is set, or until all have ended by themselves.
+    """Keep one process per command running until `stop` is set or all have exited.
 
     `starts` has a context for each command, which is entered while its process is started; default none.
-    Return whether all that were running then have ended as intended, with nothing dropped.
+    Returns True if all processes that were still running ended as intended, without dropped requests.
     """
     contexts = starts or [nullcontext] * len(commands)
     processes = [_Process(command, start=start) for command, start in zip(commands, contexts, strict=True)]
@@ -492,16 +493,16 @@ def supervise(
         for each in running:
             each.terminate()
         codes += [_end(each, life.drain_s + _GRACE_S) for each in running]
-    return all(code in (0, -signal.SIGTERM) for code in codes)  # by the signal: it had not begun to serve
+    return all(code in (0, -signal.SIGTERM) for code in codes)  # SIGTERM: it had not begun to serve
 
 
 def _is_done(process: _Process) -> bool:
-    """Return whether the process has ended as intended: a server that was idle."""
+    """Return True if the process has ended as intended: an idle server."""
     return process.running is not None and process.running.poll() == 0
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Wait for the end of a process, or end it; return its exit code."""
+    """Wait for a process to exit, or kill it; return its exit code."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -518,7 +519,7 @@ _OTHER = re.compile(r"[^a-z0-9_]+")
 
 
 def prometheus_text(status: Mapping[str, object]) -> str:
-    """Return the numbers of a status, each with its type; graph and fingerprint are labels of one of them."""
+    """Return the metrics of a status with their types; one has graph and fingerprint as labels."""
     lines = []
     for key, value in status.items():
         if isinstance(value, int | float) and key != "pid":
@@ -530,7 +531,7 @@ def prometheus_text(status: Mapping[str, object]) -> str:
 
 
 def _written(value: float) -> str:
-    """Return all digits of a number: counters of bytes have more than `g` would print."""
+    """Return all digits of a number; `g` would round byte counters."""
     return str(int(value)) if isinstance(value, int) else repr(value)
 
 
@@ -570,7 +571,7 @@ class _Page(BaseHTTPRequestHandler):
 
 @contextmanager
 def metrics_on(address: Address | None, status: Callable[[], Mapping[str, object]]) -> Iterator[int]:
-    """Answer scrapes on an address while the block runs; yield the port, 0 without an address."""
+    """Serve metrics on an address while the block runs; yield the port, 0 without an address."""
     if address is None:
         yield 0
         return

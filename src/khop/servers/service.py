@@ -1,4 +1,4 @@
-"""Request processing of a server, independent of the transport and without state of an epoch.
+"""Request processing of a server: stateless across batches, independent of the transport.
 
 The size limit of a request is computed from fanouts and `Rule.most` before any work.
 """
@@ -66,10 +66,10 @@ def most_bytes(
     label_bytes: int = 0,
     nodes: Mapping[NodeType, Tensor] = MappingProxyType({}),
 ) -> int | None:
-    """Return the most bytes of a batch of so many seeds; None if the sampler is not one of khop's.
+    """Return an upper bound on the bytes of a batch with these seeds; None for custom samplers.
 
-    `label_bytes` are those of the labels of links. `nodes` are the seeds, if they are known: a first hop to
-    all neighbors then counts their edges, and not all edges of the graph.
+    `label_bytes` is the size of link labels. `nodes` are the seeds, if known: a first hop to all neighbors
+    then counts their edges instead of all edges of the graph.
     """
     try:
         neighbors = sampler.for_kernels().neighbors
@@ -101,14 +101,14 @@ def most_bytes(
 
 @dataclass(frozen=True)
 class NegativesPerLink:
-    """Negatives that a sampler draws for each link, by the end that they replace."""
+    """Negatives per link that a sampler draws, by the end that they replace."""
 
     sources: int
     destinations: int
 
     @classmethod
     def of(cls, sampler: Sampler) -> NegativesPerLink:
-        """Return the numbers of a sampler's negatives; 0 for one that draws none."""
+        """Return the numbers of negatives that a sampler draws per link, 0 if none."""
         negatives = sampler.settings().get("negatives")
         ends = {"source": 0, "destination": 0}
         for part in getattr(negatives, "parts", (negatives,)):
@@ -119,7 +119,7 @@ class NegativesPerLink:
 
 
 def label_bytes(seeds: Seeds, drawn: NegativesPerLink) -> int:
-    """Return the bytes of the labels of links, with those of their negatives."""
+    """Return the bytes of the labels of links and their negatives."""
     links = [] if seeds.links is None else list(seeds.links.by_type.values())
     per_link = 1 + drawn.sources + drawn.destinations
     return sum(
@@ -130,7 +130,7 @@ def label_bytes(seeds: Seeds, drawn: NegativesPerLink) -> int:
 
 
 def seed_counts(seeds: Seeds, drawn: NegativesPerLink) -> dict[NodeType, int]:
-    """Return the number of seed nodes by type, with the ends of links and of their negatives."""
+    """Return the number of seed nodes by type, including the ends of links and negatives."""
     counts = {t: ids.numel() for t, ids in seeds.nodes.items()}
     for (source, _, destination), links in ({} if seeds.links is None else seeds.links.by_type).items():
         count = links.positions.numel()
@@ -147,7 +147,7 @@ def _given(links: SeedLinks) -> int:
 
 @dataclass(frozen=True)
 class _Widths:
-    """Bytes of the columns of a row."""
+    """Bytes per row of the columns."""
 
     schema: Schema
     columns: ColumnChoice
@@ -172,15 +172,15 @@ class _Widths:
 
 @dataclass
 class _Reach:
-    """The most nodes that the hops so far can have reached."""
+    """Upper bound on the nodes that the hops so far have reached."""
 
     sampler: NeighborSampler
     nodes: dict[NodeType, int]
-    seeds: Mapping[NodeType, Tensor]  # ids, if they are known
+    seeds: Mapping[NodeType, Tensor]  # ids, if known
     last: dict[NodeType, int] = field(default_factory=dict)  # new at the last hop
 
     def expand(self, hop: Hop) -> tuple[dict[EdgeType, int], dict[NodeType, int]]:
-        """Take a hop; return its most edges by type, and the rows that it expands."""
+        """Add a hop; return an upper bound on its edges by type, and the rows that it expands."""
         is_layered = self.sampler.expansion is Expansion.LAYERED
         rows = dict(self.nodes) if is_layered or not self.last else self.last
         edges = {t: self._edges(t, fanout, hop, rows) for t, fanout in hop.fanouts.items()}
@@ -193,7 +193,7 @@ class _Reach:
         return edges, rows
 
     def _edges(self, edge_type: EdgeType, fanout: int, hop: Hop, rows: Mapping[NodeType, int]) -> int:
-        """Return the most edges of a type: by the rule, or all edges of the graph (of each tree)."""
+        """Return an upper bound on edges of a type: the rule's, or all edges of the graph (per tree)."""
         most, count = hop.rule.most(fanout), rows.get(edge_type[2], 0)
         if most is not None:
             return count * most
@@ -205,7 +205,7 @@ class _Reach:
 
 
 def _degrees(graph: GraphStore, edge_type: EdgeType, nodes: Tensor) -> int:
-    """Return the number of in-edges of some nodes; of ids that are none, the draw raises the error."""
+    """Return the number of in-edges of nodes; for invalid ids, the draw raises the error."""
     known = nodes[(nodes >= 0) & (nodes < graph.num_nodes(edge_type[2]))]
     return int(graph.in_degrees(edge_type, known).sum())
 
@@ -223,16 +223,16 @@ def _same(found: SeedList) -> SeedList:
 
 @dataclass(eq=False)
 class Prepared:
-    """The parts of a source of batches. What takes time is made for the first batch, once.
+    """The parts of a batch source. Expensive parts are made once, for the first batch.
 
-    Views are held by the server alone, which may drop them: a source or a list of links ends with its view,
-    and is made again for the next batch. Threads may share the object.
+    Only the server refers to views, and may drop them. A source or a list of links is dropped with its view,
+    and made again for the next batch. Threads may share the object.
     """
 
     served: Served
     registry: Registry
     given: SourceSettings
-    sampler: Sampler  # over the whole graph, which tells the largest batch
+    sampler: Sampler  # over the whole graph, which bounds the batch size
     columns: ColumnChoice
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sources: WeakKeyDictionary[Viewed, LocalSource] = field(default_factory=WeakKeyDictionary)
@@ -240,7 +240,7 @@ class Prepared:
 
     @classmethod
     def of(cls, served: Served, registry: Registry, given: SourceSettings) -> Prepared:
-        """Read settings; ValueError names what does not fit the graph or is not registered."""
+        """Read settings; ValueError names the setting that does not fit the graph or is not registered."""
         graph = served.whole.graph
         kept = [step.edge_types for step in given.view if isinstance(step, Only)]
         if kept:
@@ -269,11 +269,11 @@ class Prepared:
             return self._sources[viewed]
 
     def knows(self, asked: Seeds) -> bool:
-        """Return True if the seeds of a request need no list that is still to be made."""
+        """Return True if the seeds of a request do not need a list, or the list is ready."""
         return asked.listed is None or self._list() is not None
 
     def seeds(self, asked: Seeds) -> Seeds:
-        """Return the seeds of a request, looked up in the list if it names numbers."""
+        """Return the seeds of a request, looked up in the list if they are given by position."""
         if asked.listed is None:
             return asked
         seeds = self.seed_list()
@@ -283,7 +283,7 @@ class Prepared:
         return seeds.taken(asked.listed)
 
     def seed_list(self) -> SeedList:
-        """Return the list that the settings name; ValueError if they name none."""
+        """Return the list that the settings name; ValueError if they do not name one."""
         with self._lock:
             found = self._list()
             if found is None:
@@ -296,7 +296,7 @@ class Prepared:
             return found
 
     def listed_counts(self, seeds: Seeds) -> dict[NodeType, int] | None:
-        """Return an upper limit of the seed nodes by type for numbers of a list; None for other seeds."""
+        """Return an upper bound on seed nodes by type for positions in a list; None for other seeds."""
         if seeds.listed is None:
             return None
         count, found = seeds.listed.mine.numel(), dict[NodeType, int]()
@@ -308,7 +308,7 @@ class Prepared:
         return found
 
     def _given_negatives(self) -> int:
-        """Return the negatives that each link of the list has; at most those of its split."""
+        """Return an upper bound on the stored negatives per link of the list."""
         reference = self.given.seeds
         last = reference.view[-1] if isinstance(reference, LinksOfPart) and reference.view else None
         return last.split.columns.negatives if isinstance(last, SplitPart) else 0
@@ -319,13 +319,13 @@ def _sampler(registry: Registry, given: SourceSettings, graph: GraphStore) -> Sa
 
 
 MOST_REQUEST = 1 << 28  # bytes
-_SETTINGS = 64  # kept at a time; clients send others again
+_SETTINGS = 64  # cached at a time; clients send dropped ones again
 
 Cancelling = Callable[[], bool]
 
 
 def never() -> bool:
-    """Return False: the client waits."""
+    """Return False: the client is still waiting."""
     return False
 
 
@@ -334,9 +334,9 @@ class Job:
     """An accepted request. `run` does the work; several threads may run several jobs."""
 
     stage: str  # for logs
-    most_bytes: int | None  # of the answer, if a limit is known before the work
+    most_bytes: int | None  # of the answer, if bounded before the work
     make: Callable[[Cancelling], Outgoing]
-    role: Role = Role.CLIENT  # of a token that may send it
+    role: Role = Role.CLIENT  # that a token needs to send it
 
     def run(self, cancelled: Cancelling = never) -> Iterator[memoryview]:
         """Do the work, then return an iterator over the answer: its header, and the pieces of its body.
@@ -354,9 +354,9 @@ class Job:
 class Service:
     """Answers of one server to requests about its graph. Threads may share it.
 
-    `max_batch_bytes` refuses batches that could be larger, before any work: by the fanouts, the rule and the
-    columns. A batch of a sampler without such a limit is refused after it is made. `part` answers other
-    servers, if this one has a part of the graph.
+    Batches that could exceed `max_batch_bytes`, judged by the fanouts, the rule and the columns, are refused
+    before any work. With a sampler that has no such bound, a batch is refused after it is made. `part`
+    answers other servers, if this one has a part of the graph.
     """
 
     def __init__(
@@ -385,9 +385,9 @@ class Service:
         return json_of(CODEC.write(described, Tensors()))
 
     def counters(self) -> Mapping[str, int]:
-        """Return what was done since the start, and the views that are kept.
+        """Return the counters since the start, and the number of cached views.
 
-        Counted are batches, their bytes, other answers, and refusals by code.
+        The counters are batches, their bytes, other answers, and refusals by code.
         """
         of_part = {} if self._part is None else self._part.counters()
         with self._lock:
@@ -395,7 +395,7 @@ class Service:
         return {**counts, **of_part, **self._served.views.counts()}
 
     def accept(self, request: Buffer) -> Job:
-        """Check a request, in well under a millisecond but for new settings. All errors are ServerErrors."""
+        """Check a request, in under a millisecond for known settings. All errors are ServerErrors."""
         try:
             frame = parsed(request, MOST_REQUEST, "request")
             kind, served, part = frame.text("kind"), self._served, self._part
@@ -425,8 +425,8 @@ class Service:
 
     def _batch(self, query: BatchOf) -> Job:
         prepared, seeds = self._prepared(query), query.checked_seeds()
-        # A list may take minutes to make, as one of a split of links, and the in-degrees of nodes of other
-        # parts a request: then the job checks the batch.
+        # A list, such as one of a link split, may take minutes to make, and in-degrees of nodes of other
+        # parts take a request. In both cases the job checks the batch size.
         limit = None
         if prepared.knows(seeds) and self._part is None:
             limit = _most(prepared, seeds, self._max_batch_bytes)
@@ -434,7 +434,7 @@ class Service:
 
     def _made(self, prepared: Prepared, query: BatchOf, seeds: Seeds, cancelled: Cancelling) -> Outgoing:
         if cancelled():
-            raise Cancelled(f"{query.stage}: the client no longer waits")
+            raise Cancelled(f"{query.stage}: the client no longer waits for it")
         started = monotonic()
         if self._max_batch_bytes is not None:
             _most(prepared, seeds, self._max_batch_bytes)
@@ -450,7 +450,7 @@ class Service:
         return self._counted("batches", self._message(BATCH, body))
 
     def _prepared(self, query: BatchOf) -> Prepared:
-        """Return what the settings of a request mean, from the cache or from the request."""
+        """Return the parsed settings of a request, from the cache or from the request."""
         with self._lock:
             if query.settings in self._settings:
                 self._settings.move_to_end(query.settings)
@@ -482,7 +482,7 @@ class Service:
 
 
 def _most(prepared: Prepared, seeds: Seeds, allowed: int | None) -> int | None:
-    """Return the most bytes of a batch; TooLarge if they are more than allowed."""
+    """Return an upper bound on the bytes of a batch; TooLarge if it exceeds the limit."""
     counts = prepared.listed_counts(seeds)
     if counts is None:
         counts = seed_counts(seeds, prepared.drawn_ends)
@@ -497,11 +497,11 @@ def _too_large(found: str, most: int, seeds: Seeds) -> TooLarge:
     if len(one := [(t, int(ids[0])) for t, ids in seeds.nodes.items() if ids.numel()]) == seeds.count == 1:
         ((node_type, node),) = one
         return TooLarge(
-            f"the batch of node {node} of {node_type!r} alone {found} bytes, and this server makes batches "
-            f"of at most {most:,}; start the servers with a larger --max-batch-bytes, or take smaller fanouts"
+            f"the batch of node {node} of {node_type!r} alone {found} bytes, but this server makes batches "
+            f"of at most {most:,}; start the servers with a larger --max-batch-bytes, or use smaller fanouts"
         )
     return TooLarge(
-        f"the batch {found} bytes, and this server makes batches of at most {most:,}; take a smaller "
+        f"the batch {found} bytes, but this server makes batches of at most {most:,}; use a smaller "
         "batch_size or fanouts (--evaluation-batch-edges in exact evaluation), or start the servers with a "
         "larger --max-batch-bytes"
     )

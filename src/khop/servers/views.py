@@ -26,11 +26,11 @@ Value = TypeVar("Value")
 class _Entry(Generic[Value]):
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.made: list[Value] = []  # the value, once it is there
+        self.made: list[Value] = []  # the value, once made
 
 
 class KeptValues(Generic[Value]):
-    """The last values by key. Threads may share it: one makes a value, others wait for this value alone."""
+    """A cache of the last values by key. Threads may share it: one makes a value, others wait for it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -38,11 +38,11 @@ class KeptValues(Generic[Value]):
         self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return the number of values that are kept or being made."""
+        """Return the number of values that are cached or being made."""
         return len(self._entries)
 
     def of(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the value of a key, made now if it is not kept. An error of `make` is raised, not kept."""
+        """Return the value of a key, made now if it is not cached. Errors of `make` are not cached."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
@@ -55,10 +55,10 @@ class KeptValues(Generic[Value]):
 
 
 def tensor_bytes(value: object, seen: set[int]) -> dict[int, int]:
-    """Return the bytes of each block of memory of the tensors that a value refers to, by address.
+    """Return the size of each memory block behind the tensors that a value refers to, by address.
 
-    Objects of khop, mappings and lists in memory, and partial functions are followed. `seen` has the
-    identities of objects to skip, and gets those of the objects that are visited.
+    Follows khop's objects, mappings, lists and partial functions. `seen` has the identities of objects to
+    skip, and gets those of visited objects.
     """
     found: dict[int, int] = {}
     waiting = [value]
@@ -99,16 +99,16 @@ def default_view_bytes() -> int:
 @dataclass(eq=False)
 class _ViewEntry:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    made: list[object] = field(default_factory=list)  # the value, once it is there
+    made: list[object] = field(default_factory=list)  # the value, once made
     uses: int = 0
 
 
 class KeptViews:
-    """Views by key, least recently used dropped first. Threads may share it.
+    """An LRU cache of views by key. Threads may share it.
 
-    One thread makes a view, others wait for this view alone. Memory of tensors counts that the graph `base`
-    does not have, once if several views share it. The view that was used last stays, however large it is. A
-    view that is dropped lives on in the batches that use it.
+    One thread makes a view, others wait for it. Memory counts tensors that the graph `base` does not have,
+    once if several views share them. The view that was used last is kept even if it exceeds the limit. A
+    dropped view stays in memory while batches use it.
     """
 
     def __init__(self, base: object, most_bytes: int) -> None:
@@ -118,7 +118,7 @@ class KeptViews:
         self._made = self._dropped = 0
 
     def of(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the view of a key, made now if it is not kept. An error of `make` is raised, not kept."""
+        """Return the view of a key, made now if it is not cached. Errors of `make` are not cached."""
         with self._lock:
             entry = self._entries.setdefault(key, _ViewEntry())
             self._entries.move_to_end(key)
@@ -133,7 +133,7 @@ class KeptViews:
         return entry.made[0]  # type: ignore[return-value]
 
     def counts(self) -> Mapping[str, int]:
-        """Return the views and their bytes now, and how many were made and dropped since the start."""
+        """Return the number of views, their bytes, and how many were made and dropped since the start."""
         with self._lock:
             sizes = self._up_to()
             return {
@@ -156,7 +156,7 @@ class KeptViews:
         return value
 
     def _bound(self) -> None:
-        """Drop views until the others have room."""
+        """Drop views until the rest fits in the budget."""
         with self._lock:
             sizes = self._up_to()
             for place, (key, size) in enumerate(sizes.items()):
@@ -165,7 +165,7 @@ class KeptViews:
                     self._dropped += 1
 
     def _up_to(self) -> dict[Hashable, int]:
-        """Return the views that are made, last used first, with the bytes of each and of all before it."""
+        """Return the finished views, last used first, with their bytes and the running total."""
         seen, total, found = set[int](), 0, dict[Hashable, int]()
         of_base = tensor_bytes(self._base, seen).keys()
         known = set(of_base)
@@ -184,15 +184,15 @@ class Viewed:
 
     graph: GraphStore
     features: FeatureStore
-    links: Mapping[str, LinkList] = field(default_factory=dict)  # by part of a split of links
+    links: Mapping[str, LinkList] = field(default_factory=dict)  # by part of a link split
 
 
 class Served(Protocol):
-    """A graph that a server was started with. Threads may share it."""
+    """The graph of a server. Threads may share it."""
 
     @property
     def name(self) -> str:
-        """Name of the graph, in messages and in the lists of graphs that a token may read."""
+        """Name of the graph in messages and in the `graphs` of token files."""
         ...
 
     @property
@@ -212,28 +212,28 @@ class Served(Protocol):
 
     @property
     def splits(self) -> Mapping[str, Mapping[NodeType, Tensor]]:
-        """Node ids of each split by type, mapped from files."""
+        """Node ids of each split by type, memory-mapped."""
         ...
 
     @property
     def own_ids(self) -> Mapping[NodeType, Keys]:
-        """The users' ids by node, mapped from files, for the node types that have them."""
+        """The users' ids by node, memory-mapped, for the node types that have them."""
         ...
 
     @property
     def labels(self) -> Mapping[NodeType, Mapping[str, Any]]:
-        """Records of labels in the graph's import, with class names and units, by node type."""
+        """Label records of the graph's import, with class names and units, by node type."""
         ...
 
     @property
     def views(self) -> KeptViews:
-        """The views that are kept, with their memory."""
+        """The cached views, with their memory."""
         ...
 
     def viewed(self, view: View) -> Viewed:
         """Return the graph after the steps of a view: fewer edge types, a part of a split of links.
 
-        The result depends on the graph and the steps alone, so it is the same on every server. It is the same
-        object while it is kept in `views`.
+        The result depends only on the graph and the steps, so it is the same on every server. It is the same
+        object while it is cached in `views`.
         """
         ...

@@ -1,1 +1,1 @@
-"""Servers that each store one part of a graph, and query each other for hops and rows."""
+"""Servers that each store one part of a graph and query each other for hops and rows."""

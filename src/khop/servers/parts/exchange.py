@@ -1,6 +1,6 @@
 """Concurrent requests to the owners of other parts, and owners.toml, the list of the owners' addresses.
 
-Any server of a part can answer for it.
+Any server of a part can answer its requests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Value = TypeVar("Value")
 Body = TypeVar("Body")
 _MOST_ANSWER = 1 << 36  # bytes
 KINDS = {kind: name for name, kind in PART_REQUESTS.items()}
-_ATTEMPTS = 3  # within the time that the sender of a request waits
+_ATTEMPTS = 3  # within the time limit of a request's sender
 _UNBOUNDED = 1 << 20  # threads; they only wait, and a bound could make servers wait in a circle
 
 
@@ -65,7 +65,7 @@ class PartExchange:
         self.part = part
         self._fingerprint, self._owners, self._limits = fingerprint, owners, limits
         self._threads = ThreadPoolExecutor(_UNBOUNDED, thread_name_prefix="khop-ask")
-        self._numbers = count()  # of requests; an answer has that of its request
+        self._numbers = count()  # of requests; an answer has its request's number
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -79,10 +79,10 @@ class PartExchange:
         read: Callable[[int, Body], Value],
         meanwhile: Callable[[], Own],
     ) -> tuple[Own, dict[int, Value]]:
-        """Ask several parts at the same time, and do the share of this server meanwhile.
+        """Query several parts concurrently, and compute this server's share meanwhile.
 
-        Return its result, and by part what `read` makes of each answer. PartLost if no owner of a part
-        answers for as long as the sender of the present request waits.
+        Returns the local result, and by part the value that `read` makes of each answer. PartLost if no owner
+        of a part answers within the time limit of the current request's sender.
         """
         caller = present_caller()
         checked = partial(_checked, answer, read)
@@ -113,7 +113,7 @@ class PartExchange:
         except PeerLost as error:
             raise PartLost(str(error)) from None
         except InvalidRequest:
-            raise  # about the request of the client, as it would be without parts
+            raise  # about the client's request, as for a graph without parts
         except ServerError as error:
             raise type(error)(f"{where}: {error}") from error
         except ValueError as error:
@@ -125,7 +125,7 @@ def _checked(answer: type[Body], read: Callable[[int, Body], Value], part: int, 
 
 
 def _answer_to(number: int, pieces: Iterator[Buffer]) -> Frame:
-    """Read an answer; ValueError if it is the answer to another request, such as one of another step."""
+    """Read an answer; ValueError if it belongs to another request, such as one of another step."""
     frame = received(pieces, _MOST_ANSWER, "answer")
     if (found := frame.whole("request")) != number:
         raise ValueError(f"answer: is to request {found}, and this request is {number}")
@@ -133,17 +133,17 @@ def _answer_to(number: int, pieces: Iterator[Buffer]) -> Frame:
 
 
 def within(limits: Limits, patience_s: float) -> Limits:
-    """Return limits that end before a sender with this patience gives up, after several attempts."""
+    """Return limits for several attempts within the sender's time limit."""
     return Limits(min(limits.deadline_s, patience_s), min(limits.attempt_s, patience_s / _ATTEMPTS))
 
 
 def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
-    """Return the check of the description of a server, which has to have this part of this graph."""
+    """Return a function that checks that a server's description is of this part of this graph."""
 
     def identity(description: bytes) -> str:
         given = parsed_json(description, "server")
         if not isinstance(given, dict):
-            raise ValueError("server: describes no graph")
+            raise ValueError("server: does not describe a graph")
         for name, here in (("wire", VERSION), ("randomness", RANDOMNESS)):
             if given.get(name) != here:
                 raise WrongVersion(
@@ -170,10 +170,9 @@ def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
 
 @dataclass(frozen=True)
 class PartOwners:
-    """The servers of the parts of a graph as owners (an Owners); each part is an owner.
+    """The servers of a graph's parts as owners (an Owners); each part is an owner.
 
-    Each step of a view of the graph is told to the other servers with the question. Parts without a query are
-    not asked.
+    Requests to other servers contain each step of a view. Parts with an empty query do not get a request.
     """
 
     exchange: PartExchange
@@ -200,7 +199,7 @@ class PartOwners:
         return offsets[owner], offsets[owner + 1]
 
     def after(self, step: object) -> PartOwners:
-        """Return the owners of a graph after a step of its view, or with some edge types alone."""
+        """Return the owners of a graph after a step of its view, or with only some edge types."""
         step = Only(step) if isinstance(step, tuple) else step
         assert isinstance(step, Step)
         return replace(self, view=(*self.view, step))
@@ -208,7 +207,7 @@ class PartOwners:
     def ask(
         self, question: OwnerQuestion, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
     ) -> Result:
-        """Ask each part its query, and return what `use` makes of the answers; see Owners."""
+        """Send each part its query, and return the result of `use` over the answers; see Owners."""
         own = self.own
         asked = {q: query for q, query in enumerate(queries) if q != own and not question.is_empty(query)}
         bodies = {q: self._body(question, question.request(q, query)) for q, query in asked.items()}
@@ -248,10 +247,10 @@ class PartOwners:
         return [found[part] for part in range(self.count)]
 
     def count_traffic(self, counts: dict[str, float]) -> None:
-        """Count nothing: batches of servers have the counters of their clients."""
+        """Do nothing: batches of servers have the counters of their clients."""
 
     def _body(self, question: OwnerQuestion, content: Tensor) -> object:
-        """Return the message of a question to a part."""
+        """Return the message for a question to a part."""
         match question:
             case HopQuestion():
                 hop, sent = question.hop, {t: tuple(names) for t, names in question.wire.fields.items()}
@@ -269,7 +268,7 @@ class PartOwners:
         raise AssertionError(f"{question} is not asked of servers")
 
     def _about(self, subject: Subject) -> object:
-        """Return the message about a subject."""
+        """Return the message for a subject."""
         match subject:
             case NodeDegrees():
                 return PartDegreesOf(self.view, subject.edge_type)
@@ -298,7 +297,7 @@ _FORM = 'parts = [["10.0.0.5:7311"], ["10.0.0.6:7311", "10.0.0.7:7311"]]'
 class OwnerAddresses:
     """Addresses of the servers of each part, and how servers reach each other."""
 
-    parts: tuple[tuple[str, ...], ...]  # by number of the part; any of a part's servers may be asked
+    parts: tuple[tuple[str, ...], ...]  # by part number; any of a part's servers may answer
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=lambda: Limits(attempt_s=_ATTEMPT_S))
 
@@ -307,7 +306,7 @@ class OwnerAddresses:
         return parsed_addresses(self.parts[part])
 
     def check(self, part: int, num_parts: int) -> None:
-        """Raise ValueError unless the list fits a graph with so many parts, of which `part` is one."""
+        """Raise ValueError unless the list fits a graph with `num_parts` parts that include `part`."""
         if len(self.parts) != num_parts:
             raise ValueError(
                 f"--owners: lists servers of {len(self.parts)} parts, and the graph has {num_parts}; "
@@ -320,7 +319,7 @@ class OwnerAddresses:
 
 
 def read_owners(path: Path) -> OwnerAddresses:
-    """Read owners.toml; ValueError names the key that is wrong. Files in it are relative to its folder."""
+    """Read owners.toml; ValueError names an invalid key. Paths in it are relative to its folder."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -350,7 +349,7 @@ def _parts(path: Path, given: object) -> tuple[tuple[str, ...], ...]:
 
 
 def _texts(given: object) -> tuple[str, ...]:
-    """Return the texts of a list; nothing if it is no list of texts."""
+    """Return the texts of a list; empty if it is not a list of texts."""
     texts = tuple(each for each in given if isinstance(each, str)) if isinstance(given, list) else ()
     return texts if isinstance(given, list) and len(texts) == len(given) else ()
 

@@ -74,15 +74,15 @@ from khop.servers.registry import Registry
 from khop.servers.views import KeptValues, KeptViews, Viewed, default_view_bytes
 
 _NOTHING = torch.empty(0, dtype=torch.int64)
-_NUMBERS = 2  # random numbers of links that are kept: 8 bytes for each link of a type
+_NUMBERS = 2  # cached arrays of random numbers, each with 8 bytes per link of a type
 
 
 class SharedSplit:
-    """A split of links of a graph in parts. Threads may share it.
+    """A link split of a partitioned graph. Threads may share it.
 
-    A split by time or by a column needs the edges of this part alone, and so do counts of links by their
-    random numbers. The rest of a random split needs the bounds of its parts, for which the other servers are
-    asked once.
+    A split by time or by a column needs only the edges of this part, and so do link counts by random number.
+    The other values of a random split need the bounds of its parts, which are requested from the other
+    servers once.
     """
 
     def __init__(self, graph: PartitionedGraph, arguments: SplitArguments) -> None:
@@ -93,20 +93,20 @@ class SharedSplit:
         self._links: KeptValues[HeldLinks] = KeptValues(len(PARTS))
 
     def counts(self, counted: CountedLinks) -> Tensor:
-        """Return the counts of the links of this part."""
+        """Return the link counts of this part."""
         edge_type, key = counted.edge_type, self.arguments.key
         numbers = self._numbers.of(edge_type, lambda: link_numbers(self._edges, edge_type, key))
         return counted.counts(numbers)
 
     def part(self, name: str) -> Part:
-        """Return a part of the split, for the edges held here; ValueError if there is none of this name."""
+        """Return a part of the split, for the local edges; ValueError if there is none of this name."""
         if name not in PARTS:
             raise ValueError(f"part {name!r} of a split of links: must be one of {list(PARTS)}")
         made = self._made.of("split", self._split)
         return {"train": made.train, "val": made.val, "test": made.test}[name]
 
     def links(self, name: str) -> HeldLinks:
-        """Return the links of a part of the split with destinations here."""
+        """Return the links with local destinations in a part of the split."""
         part, facts = self.part(name), self.arguments.columns
         facts = facts if PARTS.index(name) else facts.of_training
         return self._links.of(name, lambda: HeldLinks(self.graph, part.links, facts))
@@ -114,7 +114,7 @@ class SharedSplit:
     def check(self) -> None:
         """Raise ValueError if a part of a split by time or by a column has no links.
 
-        Negatives by relation are refused, too.
+        Also raises it for negatives by relation.
         """
         columns = self.arguments.columns
         if columns.relation is not None and columns.negatives:
@@ -140,7 +140,7 @@ class SharedSplit:
 
 
 class PartViews:
-    """The views of a server's part, each made once and kept while there is room. Threads may share it."""
+    """The views of a server's part, cached within a memory budget. Threads may share it."""
 
     def __init__(self, graph: PartitionedGraph, features: FeatureStore, most_bytes: int) -> None:
         self.kept = KeptViews((graph, features), most_bytes)
@@ -148,7 +148,7 @@ class PartViews:
         self._whole = Viewed(graph, features)
 
     def viewed(self, view: View) -> Viewed:
-        """Return the graph after the steps of a view, with the links of its last split."""
+        """Return the graph of a view, with the links of its last split."""
         if not view:
             return self._whole
         return self.kept.of(
@@ -162,7 +162,7 @@ class PartViews:
         return self.kept.of(("graph", view), lambda: self._after(view[:-1], view[-1]))
 
     def split(self, view: View, arguments: SplitArguments) -> SharedSplit:
-        """Return a split of the links of a view. It needs no other server until its parts are asked for."""
+        """Return a link split of a view. Other servers are queried only when its parts are requested."""
 
         def make() -> SharedSplit:
             graph = self.graph(view)
@@ -172,7 +172,7 @@ class PartViews:
         return self.kept.of(("split", view, arguments), make)
 
     def links(self, view: View) -> Mapping[str, LinkList]:
-        """Return the lists of links of the last split of a view, by part of the split."""
+        """Return the link lists of a view's last split, by part of the split."""
         last = view[-1] if view else None
         if not isinstance(last, SplitPart):
             return {}
@@ -181,7 +181,7 @@ class PartViews:
         return {name: self._list(view[:-1], split, name) for name in PARTS}
 
     def held_links(self, view: View) -> HeldLinks:
-        """Return the links of this server in the part of a split that a view ends with."""
+        """Return this server's links of the split part that a view ends with."""
         last = view[-1] if view else None
         if not isinstance(last, SplitPart):
             raise ValueError(f"links: {last} is not a part of a split")
@@ -213,10 +213,10 @@ class PartViews:
 
 
 class PartAnswers:
-    """Hops, rows, negatives and links of one part, for the servers of other parts. Threads may share it.
+    """Answers to other servers: hops, rows, negatives and links of one part. Threads may share it.
 
-    An answer is a function of the part and the request. Hops and rows need no other server; negatives need
-    the edges of other parts, once, and links the bounds of their split.
+    An answer is a function of the part and the request. Hops and rows do not need other servers. Negatives
+    need the edges of other parts, once, and links need the bounds of their split.
     """
 
     def __init__(
@@ -226,15 +226,15 @@ class PartAnswers:
         self._graph, self._features, self._views, self._registry = graph, features, views, registry
 
     def counters(self) -> Mapping[str, int]:
-        """Return the counts of the cache of rows of other parts."""
+        """Return the counters of the remote row cache."""
         return {} if self._features.recent is None else self._features.recent.counters()
 
     def answered(self, kind: str, frame: Frame) -> Outgoing:
-        """Return the answer to a request of a kind; ValueError if it does not fit the part."""
+        """Return the answer to a request; ValueError if it does not fit the part."""
         asked = frame.whole("part")
         if asked != self.part:
             raise WrongGraph(
-                f"the request is for part {asked}, and this server has part {self.part}; correct owners.toml"
+                f"the request is for part {asked}, but this server has part {self.part}; correct owners.toml"
             )
         number = frame.whole("request")
         return Outgoing(CODEC, self._answer(frame.body(CODEC, PART_REQUESTS[kind])), {"request": number})
@@ -273,7 +273,7 @@ class PartAnswers:
         raise AssertionError(f"{asked} is not a request that servers answer")
 
     def _hop(self, given: HopOf) -> OwnerQuestion:
-        """Read a hop; ValueError names what is wrong."""
+        """Read a hop; ValueError names the invalid value."""
         graph = self._views.graph(given.view)
         for edge_type in given.fanouts:
             check_edge_type(edge_type, graph.schema)
@@ -291,7 +291,7 @@ class PartAnswers:
         return graph.question(frontier, hop, given.key)
 
     def _negatives(self, given: NegativesOf) -> OwnerQuestion:
-        """Read a draw of negatives; ValueError names what is wrong."""
+        """Read a draw of negatives; ValueError names the invalid value."""
         graph = self._views.graph(given.view)
         check_edge_type(given.edge_type, graph.schema)
         negatives: DrawnNegatives = self._registry.made(given.negatives)
@@ -309,9 +309,9 @@ def _answered(question: OwnerQuestion, content: Tensor) -> OctetsAnswer:
 
 
 def features_of(folder: PartsFolder, owners: PartOwners, cache_bytes: int = 0) -> PartitionedFeatures:
-    """Return the columns of a graph, of which one part is open.
+    """Return the columns of a graph with one local part.
 
-    Rows of other parts are kept in `cache_bytes` of memory.
+    Rows of other parts are cached in `cache_bytes` of memory.
     """
     schema, book = folder.schema, folder.book
     types: list[Type] = [*schema.node_types, *schema.edge_types]
@@ -323,7 +323,7 @@ def features_of(folder: PartsFolder, owners: PartOwners, cache_bytes: int = 0) -
 
 @dataclass(frozen=True, eq=False)
 class ServedPart:
-    """A graph of which one part is here (a Served). Its fingerprint is that of the whole graph."""
+    """A graph with one local part (a Served). Its fingerprint is that of the whole graph."""
 
     folder: PartsFolder
     graph: PartitionedGraph
@@ -339,11 +339,11 @@ class ServedPart:
         cache_bytes: int = 0,
         view_bytes: int | None = None,
     ) -> ServedPart:
-        """Return the graph of a folder with one open part; the owners of the others are asked for theirs.
+        """Return the graph of a folder with one local part; other parts are requested from their owners.
 
-        Rows of other parts are kept in `cache_bytes` of memory. Views take up to `view_bytes`, by default a
-        quarter of what the process may use. ValueError if the graph is split by time, and times of nodes are
-        not on this machine.
+        Rows of other parts are cached in `cache_bytes` of memory. Views take up to `view_bytes`, by default a
+        quarter of what the process may use. ValueError if the graph is split by time and this machine lacks
+        the times of nodes.
         """
         cut_offs = recorded_cut_offs(folder)
         if cut_offs is not None:
@@ -360,7 +360,7 @@ class ServedPart:
 
     @property
     def name(self) -> str:
-        """Name of the graph: that of its folder."""
+        """Name of the graph: its folder's name."""
         return self.folder.path.name
 
     @property
@@ -375,7 +375,7 @@ class ServedPart:
 
     @property
     def views(self) -> KeptViews:
-        """The views that are kept, with their memory."""
+        """The cached views, with their memory."""
         return self.part_views.kept
 
     @property
@@ -385,12 +385,12 @@ class ServedPart:
 
     @cached_property
     def own_ids(self) -> Mapping[NodeType, Keys]:
-        """The users' ids of the nodes of all parts, mapped: every machine has them."""
+        """The users' ids of the nodes of all parts, memory-mapped: every machine has them."""
         return stored_ids(self.folder)
 
     @cached_property
     def labels(self) -> Mapping[NodeType, Mapping[str, Any]]:
-        """Records of labels in the graph's import, by node type."""
+        """Label records of the graph's import, by node type."""
         return label_records(self.folder)
 
     def viewed(self, view: View) -> Viewed:
@@ -404,7 +404,7 @@ def _check_times(folder: PartsFolder) -> None:
         has_times = TIME in folder.schema.columns.get(node_type, {})
         if has_times and node_column(node_type, TIME) not in folder.book.wholes:
             raise ValueError(
-                f"{folder.path}: is split by time, and each part has the column {TIME!r} of its own "
-                f"{node_type!r} nodes alone; serve the graph whole, or give the column one number per node, "
+                f"{folder.path}: is split by time, and each part has the column {TIME!r} only for its "
+                f"{node_type!r} nodes; serve the graph whole, or give the column one number per node, "
                 "and partition again"
             )
