@@ -97,7 +97,7 @@ def test_owners_of_a_part_share_the_requests_for_it() -> None:
 
 
 def test_a_rank_or_a_part_that_cannot_be_is_named() -> None:
-    with pytest.raises(ValueError, match="0 parts held by rank 0 of 1"):
+    with pytest.raises(ValueError, match="0 parts on rank 0 of 1"):
         PartitionOwners(0)
-    with pytest.raises(ValueError, match="2 parts held by rank 3 of 3"):
+    with pytest.raises(ValueError, match="2 parts on rank 3 of 3"):
         PartitionOwners(2, 3, 3)

@@ -106,7 +106,7 @@ def test_a_lane_does_not_exchange_the_links_of_ranks(
     told: list[dict[str, Any]],
 ) -> None:
     for of_rank in told[:2]:
-        assert "before batches are made. A khop.Loader of a" in of_rank["unprepared"]
+        assert "before batches are made. A khop.Loader with a" in of_rank["unprepared"]
 
 
 def test_a_source_without_candidates_is_an_error_on_the_rank_that_asked(told: list[dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """Batches of a partitioned graph whose feature rows are exchanged between GPUs.
 
-Lanes draw the batches. The thread that takes them issues the exchanges, over the communicator of gradients:
-all ranks then issue exchanges and gradients in the order of their training loop. In two threads or over two
+Lanes draw the batches. The consumer's thread issues the exchanges, over the communicator of gradients: all
+ranks then issue exchanges and gradients in the order of their training loop. In two threads or over two
 communicators, the order would differ between ranks, and NCCL could wait forever.
 """
 
@@ -54,7 +54,7 @@ _AHEAD = 1  # batches whose exchange is issued before the host waits for the one
 
 @dataclass(frozen=True, eq=False)
 class _Copied:
-    """A batch on its way to the device, without the columns that are exchanged there."""
+    """A batch in transfer to the device, without the columns that are exchanged there."""
 
     request: BatchRequest
     host: Drawn  # the batch on the host, until the exchange is known to be complete
@@ -68,23 +68,23 @@ class _Issued:
 
     copied: _Copied
     sent: Drawn
-    status: Tensor  # on the host, once the batch has arrived
+    status: Tensor  # on the host, valid once the batch has arrived
     traffic: Mapping[str, float]  # of the draw and the exchange
 
 
 class DeviceLaneSource:
-    """A batch source over rows in memory of the devices of ranks; see BatchSource.
+    """A batch source over feature rows in the device memory of all ranks; see BatchSource.
 
     Its batches are those of `host`, bit for bit. Lanes draw batches on the CPU and issue their copies. The
     consumer's thread issues the exchange of the next batch, and then waits for the status of the current one:
-    one wait per batch. If a rank needs more rows than messages have room for, all ranks see it, and repeat
-    the exchange over the host with messages of exact sizes.
+    one wait per batch. If a rank needs more rows than fit in a message, all ranks detect it and repeat the
+    exchange over the host with messages of exact sizes.
     """
 
     def __init__(
         self, host: LaneSource, choice: ColumnChoice, rows: RankRows, streams: Streams, warm_up: WarmUp
     ) -> None:
-        """`choice` has the columns that `rows` holds; the CPU gathers the other columns of `host`."""
+        """`choice` has the columns in `rows`; the CPU gathers the other columns of `host`."""
         self._host = host
         self._choice = choice
         self._rows = rows
@@ -96,17 +96,17 @@ class DeviceLaneSource:
         features = None if others.is_empty else local.features
         self._drawing = replace(local, columns=others, features=features, on_device=None, transfer=None)
         self._format: FixedWire | None = None
-        self.repeats = 0  # exchanges that some rank had too many rows for
+        self.repeats = 0  # exchanges repeated because of too many rows
 
     def prepare(self) -> None:
-        """Build the arrays that draws need, and measure how many rows messages need room for. Collective."""
+        """Build the arrays that draws need, and measure the capacity that messages need. Collective."""
         self._host.prepare()
         peers = self._host.lanes.peers
         peers.open_channel(self._rows.device)
         self._format = measured_format(self._rows, self._parts, map(self._sampled, self._warm_up()), peers)
 
     def make(self, request: BatchRequest) -> Drawn:
-        """Make one batch that is waited for, over the host. Collective: all ranks request the same step."""
+        """Make one batch over the host, and wait for it. Collective: all ranks request the same step."""
         return self._host.make(request)
 
     def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
@@ -126,7 +126,7 @@ class DeviceLaneSource:
                 with self._streams.selected():
                     while len(issued) <= min(ahead, len(requests) - number - 1):
                         issued.append(Outcome.of(lambda: self._issue(transfer, next(copied))))
-                        if issued[-1].error is not None:  # raised in place of its batch
+                        if issued[-1].error is not None:  # raised instead of yielding its batch
                             break
                     return self._finish(transfer, issued.popleft().given())
 
@@ -134,7 +134,7 @@ class DeviceLaneSource:
             next(copied, None)  # ends the lanes
 
     def _copied(self, drawing: LocalSource, transfer: Transfer, request: BatchRequest) -> _Copied:
-        """Draw a batch and issue its copy, in a lane. The host does not wait for the device."""
+        """Draw a batch and issue its copy, in a lane. Does not wait for the device."""
         peers, before = self._host.lanes.peers, dict(self._host.lanes.peers.counts)
         with pinned_results():
             drawn = self._with_cached(drawing.draw(request))
@@ -142,7 +142,7 @@ class DeviceLaneSource:
         return _Copied(request, drawn, sent.on_its_way(arrival), _since(before, peers))
 
     def _issue(self, transfer: Transfer, copied: _Copied) -> _Issued:
-        """Issue the exchange of a batch. The host does not wait for the device."""
+        """Issue the exchange of a batch. Does not wait for the device."""
         peers, begun, status = self._host.lanes.peers, monotonic(), list[Tensor]()
 
         def exchange(sent: Drawn) -> Drawn:
@@ -169,7 +169,7 @@ class DeviceLaneSource:
         return replace(issued.sent, traffic=_sum(issued.traffic, counts, {REPEATS: 0}))
 
     def _repeated(self, transfer: Transfer, issued: _Issued) -> Drawn:
-        """Gather the columns of a batch again, by messages of exact sizes over the host. Collective."""
+        """Gather the columns of a batch again, over the host with messages of exact sizes. Collective."""
         peers, drawn = self._host.lanes.peers, issued.copied.host
         before = dict(peers.counts)
         with pinned_results():
@@ -197,7 +197,7 @@ class DeviceLaneSource:
         return self._with_cached(Drawn(sample, seed_nodes, {}, {}))
 
     def _with_cached(self, drawn: Drawn) -> Drawn:
-        """Look up the rows that are cached on the device. Rows of the seeds may be among them."""
+        """Look up the rows that are cached on the device, possibly including rows of seeds."""
         cache = self._host.local.on_device
         of_nodes = ColumnChoice(self._choice.of_nodes, as_float32=self._choice.as_float32)
         found = {} if cache is None else rows_in_cache(cache, of_nodes, drawn.sample)
@@ -234,7 +234,7 @@ def _marks(peers: Peers, request: BatchRequest) -> tuple[list[int], list[int]]:
 
 
 def _since(before: Mapping[str, float], peers: Peers) -> dict[str, float]:
-    """Return the counts of peers since then."""
+    """Return the increase of the peers' counters since then."""
     return {name: count - before.get(name, 0) for name, count in peers.counts.items()}
 
 

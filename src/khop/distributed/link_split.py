@@ -1,4 +1,4 @@
-"""Links split on ranks with partitioned edges; each rank keeps the links of its destinations.
+"""Link splits over partitioned edges; each rank keeps the links to its nodes.
 
 Each rank splits its local edges. Only counts are exchanged.
 """
@@ -36,12 +36,12 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs, Type
 
 ENDS = "ends"  # column of link ends; `facts` are the other columns
 NEGATIVES = "negatives"
-_AT_ONCE = 1 << 16  # links in one draw of negatives, or of one digest
+_AT_ONCE = 1 << 16  # links per draw of negatives, or per digest
 
 
 @dataclass(frozen=True)
 class SplitCounts(Subject):
-    """Counts of links by their random numbers; `split` names the split to owners that are servers."""
+    """Link counts by random number; `split` names the split to owners that are servers."""
 
     of: CountedLinks
     split: object = None
@@ -50,7 +50,7 @@ class SplitCounts(Subject):
 
 @dataclass(frozen=True)
 class LinkCounts(Subject):
-    """Numbers of links to nodes; `part` names their part of a split to owners that are servers."""
+    """Numbers of links to nodes; `part` names the links' split part to owners that are servers."""
 
     edge_type: EdgeType
     part: object = None
@@ -59,7 +59,7 @@ class LinkCounts(Subject):
 
 @dataclass(frozen=True)
 class Touched(Subject):
-    """Marks of the ends of edges before a time."""
+    """Marks of nodes that have edges before a time."""
 
     limit: int
     stage: ClassVar[str] = "marking nodes with edges"
@@ -76,7 +76,7 @@ class LinkSums(Subject):
 class HeldEdges:
     """The edges of this process (an EdgesToSplit), and sums of counts over all owners.
 
-    Without `owners` there is no other process.
+    Without `owners`, this process has all edges.
     """
 
     held: LocalPartitions
@@ -90,7 +90,7 @@ class HeldEdges:
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """Ids before partitioning, int64 (nodes of all parts), by node type."""
+        """Original ids, int64 (nodes of all parts), by node type."""
         return self.held.nodes.originals
 
     def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
@@ -125,9 +125,9 @@ def held_edges(graph: PartitionedGraph) -> HeldEdges:
 
 
 def nodes_existing(graph: PartitionedGraph, limit: int) -> dict[NodeType, Tensor]:
-    """Mark the nodes that exist before a time, bool (nodes), for the types where times say so.
+    """Mark the nodes that exist before a time, bool (nodes), for the types with times.
 
-    See `Owners.each`: collective where owners are ranks.
+    See `Owners.each`: collective if owners are ranks.
     """
     edges = held_edges(graph)
     touched = nodes_with_edges_before(edges, limit)
@@ -146,9 +146,9 @@ def nodes_existing(graph: PartitionedGraph, limit: int) -> dict[NodeType, Tensor
 
 @dataclass(frozen=True, eq=False)
 class LinkPlaces:
-    """Numbers of the links of one edge type: by the original ids of their destinations, then by row.
+    """Numbering of one edge type's links by the original ids of their destinations, then by row.
 
-    Rows of links are ordered by the ids of their destinations instead, so those of an owner are consecutive.
+    Rows are ordered by the current ids of the destinations, so an owner's rows are consecutive.
     """
 
     nodes: Tensor  # int64 (nodes): destinations by original id
@@ -157,7 +157,7 @@ class LinkPlaces:
 
     @classmethod
     def of(cls, counts: Tensor, originals: Tensor | None) -> LinkPlaces:
-        """Return the places of links; `counts` are the numbers of links of each destination."""
+        """Return the numbering; `counts` has the number of links of each destination."""
         nodes = torch.arange(counts.numel()) if originals is None else originals.argsort()
         return cls(nodes, counts[nodes].cumsum(0), counts.cumsum(0) - counts)
 
@@ -167,13 +167,13 @@ class LinkPlaces:
         return int(self.ends[-1]) if self.ends.numel() else 0
 
     def rows(self, numbers: Tensor) -> Tensor:
-        """Return the rows of links by their numbers."""
+        """Return the rows of links with these numbers."""
         rank = torch.searchsorted(self.ends, numbers, right=True)
         starts = self.ends[rank - 1].masked_fill(rank == 0, 0)
         return self.before[self.nodes[rank]] + numbers - starts
 
     def numbers(self, destinations: Tensor, rows: Tensor) -> Tensor:
-        """Return the numbers of links by their destinations and rows."""
+        """Return the numbers of links with these destinations and rows."""
         starts = torch.empty_like(self.before)
         starts[self.nodes] = torch.cat([self.ends.new_zeros(1), self.ends[:-1]])
         return starts[destinations] + rows - self.before[destinations]
@@ -186,7 +186,7 @@ class LinkPlaces:
 
 @dataclass(frozen=True, eq=False)
 class HeldLinks:
-    """The links of a part of a split whose destinations this process has."""
+    """The links with local destinations in one part of a split."""
 
     graph: PartitionedGraph  # before the split
     chosen: Chosen  # positions in the edges of this process
@@ -198,7 +198,7 @@ class HeldLinks:
         return {t: self._columns(t, positions) for t, positions in self.chosen.items()}
 
     def counts(self, edge_type: EdgeType) -> Tensor:
-        """Return the number of links to each destination of this process, int64 (nodes of its parts)."""
+        """Return the number of links to each local node, int64 (local nodes)."""
         if edge_type not in self.chosen:
             raise ValueError(f"links of {edge_type}: the split has those of {list(self.chosen)}")
         first, *_, end = self.graph.held.folder.bounds(edge_type[2])
@@ -217,7 +217,7 @@ class HeldLinks:
 
     @property
     def question(self) -> RowQuestion:
-        """The question for rows of these links, and the answer of this process."""
+        """The question for rows of these links, and the local answer."""
         counts: dict[Type, int] = {t: len(of_type[ENDS]) for t, of_type in self.columns.items()}
         return RowQuestion(_pieces(self.columns), self.specs, counts, _STORED)
 
@@ -241,7 +241,7 @@ def _pieces(columns: Mapping[EdgeType, Mapping[str, Tensor]]) -> dict[Type, dict
 
 @dataclass(frozen=True, eq=False)
 class LinkTable(FeatureStoreBase):
-    """Links as columns by their number, from the owners of their destinations."""
+    """Links as columns by link number, from the owners of their destinations."""
 
     features: PartitionedFeatures  # by row
     places: Mapping[EdgeType, LinkPlaces]
@@ -259,15 +259,15 @@ class LinkTable(FeatureStoreBase):
 
     @property
     def is_collective(self) -> bool:
-        """True if a gather asks other ranks."""
+        """True if a gather is collective."""
         return self.features.is_collective
 
     def local_rows(self, type_: Type) -> range:
-        """Return no rows: those of this process have numbers among the others."""
+        """Return an empty mapping: local rows are not consecutive in link numbers."""
         return range(0)
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """Return the columns of links by their numbers."""
+        """Return the columns of the links with these numbers."""
         rows = {t: self._rows(t, of_type) for t, of_type in wanted.items()}
         found = self.features.gather(rows)
         for type_, of_type in wanted.items():
@@ -287,14 +287,14 @@ class LinkTable(FeatureStoreBase):
 
 @dataclass(frozen=True, eq=False)
 class PartitionedLinks(LinkList):
-    """Links with the owners of their destinations. The links of a step are fetched with the step.
+    """Links stored by the owners of their destinations. A step's links are fetched with the step.
 
-    Reads are collective where owners are ranks. A batch has the bits of a batch of `Links` in this order.
+    Reads are collective if owners are ranks. Batches are bit-identical to those of `Links` in this order.
     """
 
-    is_collective: ClassVar[bool] = True  # where owners are ranks
+    is_collective: ClassVar[bool] = True  # if owners are ranks
     where: ClassVar[str] = (
-        "the links are partitioned like the edges; get some of them with "
+        "the links are partitioned like the edges; get a subset with "
         'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
     )
 
@@ -318,12 +318,12 @@ class PartitionedLinks(LinkList):
         return self.in_this_process("the ends of all links").edges
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-        """Return the links of a type with these numbers, as one batch. Collective where owners are ranks."""
+        """Return the links of a type with these numbers, as one batch. Collective if owners are ranks."""
         links = self._fetched({edge_type: numbers})
         return replace(links.rows(edge_type, torch.arange(numbers.numel())), positions=numbers)
 
     def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
-        """Return the links of a step, and the step renumbered to them, on every rank. Collective."""
+        """Return a step's links, and the step renumbered to them, on every rank. Collective."""
         order, wanted, first = torch.empty_like(step.order), dict[EdgeType, Tensor](), 0
         for edge_type, numbers, positions in numbers_by_type(self.counts, step.of_all_ranks):
             wanted[edge_type] = numbers
@@ -363,10 +363,10 @@ class PartitionedLinks(LinkList):
 def owned_links(
     links: HeldLinks, drawn: PartitionedGraph, key: DrawKey, part: object = None
 ) -> PartitionedLinks:
-    """Return the links of a part of a split as one list, numbered by the original ids of their destinations.
+    """Return the links of one split part as a list, numbered by the original ids of their destinations.
 
-    Negatives are drawn from the graph `drawn`: over ranks now, and over servers for the links of a batch,
-    when they are asked for. `part` names the part to owners that are servers. Collective over ranks.
+    Negatives are drawn from the graph `drawn`: over ranks now, and over servers on request for the links of a
+    batch. `part` names the part to owners that are servers. Collective over ranks.
     """
     graph, owners = links.graph, links.graph.owners
     book, originals = graph.held.folder.book, graph.nodes.originals
@@ -403,7 +403,7 @@ def owned_links(
 def _own_numbers(
     owners: Owners, places: LinkPlaces, offsets: Sequence[int], columns: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the numbers of the links of this process, int64 (links)."""
+    """Return the numbers of the local links, int64 (links)."""
     first, end = owners.span(offsets, owners.own)
     return places.numbers(columns[ENDS][:, 1], torch.arange(first, end))
 
@@ -416,7 +416,7 @@ def _negatives(
     numbers: Tensor,
     columns: Mapping[str, Tensor],
 ) -> Tensor:
-    """Draw negatives of some links, int64 (links, k): they depend on the numbers of the links alone."""
+    """Draw negatives of links, int64 (links, k); they depend only on the link numbers."""
     sources, relations = columns[ENDS][:, 0].contiguous(), columns.get("relations")
     wanted = Positives(sources, numbers, columns.get("times"), facts.time, relations, facts.relation)
     return graph.sample_negatives(edge_type, facts.eval_negatives, wanted, key)
@@ -430,7 +430,7 @@ def _drawn_now(
     numbers: Tensor,
     columns: Mapping[str, Tensor],
 ) -> Tensor:
-    """Draw negatives of the links of this process, in as many turns on every rank. Collective."""
+    """Draw negatives of the local links, in the same number of rounds on every rank. Collective."""
     spans = [owners.span(offsets, owner) for owner in range(owners.count)]
     turns, count = -(-max(end - first for first, end in spans) // _AT_ONCE), numbers.numel()
     found = []
@@ -442,7 +442,7 @@ def _drawn_now(
 
 
 def _digest_of_all(counts: Mapping[EdgeType, int], table: LinkTable, edge_type: EdgeType) -> int:
-    """Return the digest of the links of a type, from all owners, some at a time."""
+    """Return the digest of a type's links from all owners, in chunks."""
     total, columns = 0, tuple(table.specs[edge_type])
     for numbers in torch.arange(counts[edge_type]).split(_AT_ONCE):
         found = table.gather({edge_type: Rows(numbers, columns)})[edge_type]
@@ -452,7 +452,7 @@ def _digest_of_all(counts: Mapping[EdgeType, int], table: LinkTable, edge_type: 
 
 @dataclass(frozen=True)
 class RankPart:
-    """One part of a split over all ranks: the graph for message passing, and the target links."""
+    """One part of a split over all ranks: the message graph, and the target links."""
 
     graph: PartitionedGraph
     links: PartitionedLinks
@@ -463,9 +463,9 @@ def split_over_ranks(
 ) -> tuple[RankPart, RankPart, RankPart]:
     """Split links into training, validation and test as `split_edges` does. Collective, outside of lanes.
 
-    A rank keeps in memory the edges of its partitions that any part of the split uses for message passing.
-    Edge ids remain the positions in the graph before the split. It also keeps the links to its nodes. The
-    split itself takes one number per edge, and a few numbers per node that links lead to.
+    A rank keeps in memory the links to its nodes, and those edges of its partitions that any part of the
+    split uses for message passing. Edge ids remain the positions in the graph before the split. The split
+    itself needs memory for one number per edge, and a few numbers per destination of links.
     """
     split = split_edges(held_edges(graph), edge_types, shares, key)
     views = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}

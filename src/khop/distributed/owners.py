@@ -26,7 +26,8 @@ MOST_EDGES = 1 << 48
 class OwnerQuestion(Protocol):
     """A question about rows: its messages, and the work of the owner that answers it.
 
-    A query is the share of one owner, an answer is that owner's. `work` is what an owner has to send.
+    A query is one owner's share of the question, an answer is that owner's reply. `work` is what an owner
+    computes for its reply.
     """
 
     asking: ClassVar[Message]
@@ -38,7 +39,7 @@ class OwnerQuestion(Protocol):
         ...
 
     def is_empty(self, query: Any) -> bool:  # noqa: ANN401
-        """Return True if a query asks for nothing."""
+        """Return True if a query is empty."""
         ...
 
     def request(self, owner: int, query: Any) -> Tensor:  # noqa: ANN401
@@ -46,7 +47,7 @@ class OwnerQuestion(Protocol):
         ...
 
     def asked(self, message: Tensor) -> Any:  # noqa: ANN401
-        """Decode the query of another process; ValueError names the part of it that is invalid."""
+        """Decode the query of another process; ValueError names the invalid part."""
         ...
 
     def worked(self, queries: Sequence[Any]) -> Sequence[Any]:
@@ -66,16 +67,16 @@ class OwnerQuestion(Protocol):
         ...
 
     def read(self, message: Tensor, query: Any) -> Any:  # noqa: ANN401
-        """Decode the answer to a query; ValueError names the part of it that is invalid."""
+        """Decode the answer to a query; ValueError names the invalid part."""
         ...
 
     def here(self, query: Any, work: Any) -> Any:  # noqa: ANN401
-        """Return the answer of this process to its own query; `work` is None for an empty query."""
+        """Return the local answer to this process's query; `work` is None for an empty query."""
         ...
 
 
 class Subject:
-    """A subject of which every owner sends its rows to all others, outside of batches."""
+    """Rows that every owner sends to all others, outside of batches."""
 
     stage: ClassVar[str]
     counted: ClassVar[str] = "id"  # category of the bytes: "id" or "row"
@@ -96,7 +97,7 @@ class Owners(Protocol):
 
     @property
     def is_collective(self) -> bool:
-        """True if all owners have to ask equally often."""
+        """True if all owners have to ask the same number of questions."""
         ...
 
     @property
@@ -105,11 +106,11 @@ class Owners(Protocol):
         ...
 
     def bounds(self, offsets: Offsets) -> Sequence[int]:
-        """Return (owners + 1) ids: this process asks owner q for the ids from bound q up to bound q + 1."""
+        """Return bounds, (owners + 1) ids: owner q is asked for ids in [bounds[q], bounds[q + 1])."""
         ...
 
     def span(self, offsets: Offsets, owner: int) -> tuple[int, int]:
-        """Return the first id that an owner has, and the id after its last."""
+        """Return an owner's id range: the first id, and the id after the last."""
         ...
 
     def after(self, step: object) -> Owners:
@@ -119,7 +120,7 @@ class Owners(Protocol):
     def ask(
         self, question: OwnerQuestion, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
     ) -> Result:
-        """Ask each owner its query, and return what `use` makes of the answers, by owner.
+        """Send each owner its query, and return the result of `use` over the answers by owner.
 
         Answers may be views of messages, which are valid while `use` runs.
         """
@@ -131,7 +132,7 @@ class Owners(Protocol):
         rows: Callable[[int], Tensor],
         check: Callable[[int, Tensor], None],
     ) -> list[Tensor]:
-        """Return the rows of every owner, by owner, outside of batches. Collective where owners are ranks.
+        """Return the rows of every owner, by owner, outside of batches. Collective if owners are ranks.
 
         `rows(q)` are the rows of this process for owner q, (n, ...); all have one dtype and shape of a row.
         `check(q, rows)` raises ValueError for rows of owner q that do not fit.
@@ -147,9 +148,9 @@ class Owners(Protocol):
 class PartitionOwners:
     """Contiguous partitions assigned to ranks in order: several per rank, or several ranks per partition.
 
-    The assignment is the same on every rank. Only the choice of the rank to ask depends on `rank`: itself for
-    a partition that it stores, otherwise one of the ranks that store it. Different ranks ask different
-    owners, so no owner answers all requests.
+    The assignment is the same on every rank. Only the rank to ask depends on `rank`: itself for a partition
+    that it stores, otherwise one of the ranks that store it. Different ranks ask different owners, so no
+    owner answers all requests.
     """
 
     parts: int
@@ -159,7 +160,7 @@ class PartitionOwners:
     def __post_init__(self) -> None:
         if self.parts < 1 or not 0 <= self.rank < self.world_size:
             raise ValueError(
-                f"{self.parts} parts held by rank {self.rank} of {self.world_size}: there must be at least "
+                f"{self.parts} parts on rank {self.rank} of {self.world_size}: there must be at least "
                 "one part, and ranks count from 0"
             )
 
@@ -179,7 +180,7 @@ class PartitionOwners:
 
     @property
     def is_first(self) -> bool:
-        """True if this rank is the first of the ranks with its partitions, and so sends for all of them."""
+        """True if this rank is the first of the ranks with its partitions, which sends for all of them."""
         return self.ranks_of(self.parts_of(self.rank).start).start == self.rank
 
     def asked(self, part: int) -> int:
@@ -188,16 +189,16 @@ class PartitionOwners:
         return self.rank if self.rank in ranks else ranks[self.rank % len(ranks)]
 
     def held(self, offsets: Offsets, rank: int) -> tuple[int, int]:
-        """Return the first id that a rank stores, and the id after its last."""
+        """Return a rank's id range: the first id, and the id after the last."""
         parts = self.parts_of(rank)
         return offsets[parts.start], offsets[parts.stop]
 
     def bounds(self, offsets: Offsets) -> list[int]:
-        """Return (ranks + 1) ids: this rank asks rank q for the ids from bound q up to bound q + 1."""
+        """Return bounds, (ranks + 1) ids: rank q is asked for ids in [bounds[q], bounds[q + 1])."""
         ends = [0] * self.world_size
         for part in range(self.parts):
             ends[self.asked(part)] = offsets[part + 1]
-        for rank in range(1, self.world_size):  # an empty range for each rank that this one does not ask
+        for rank in range(1, self.world_size):  # an empty range for ranks that this one does not ask
             ends[rank] = max(ends[rank], ends[rank - 1])
         return [offsets[0], *ends]
 
@@ -206,8 +207,8 @@ class PartitionOwners:
 class RankOwners:
     """The ranks of a group as owners. All ranks ask the same questions in the same order.
 
-    A question takes three collectives: sizes of requests, requests, and answers. If only owners know the size
-    of an answer, it takes four.
+    A question takes three collectives: sizes of requests, requests, and answers. A fourth is needed if only
+    owners know the size of an answer.
     """
 
     holders: PartitionOwners
@@ -230,21 +231,21 @@ class RankOwners:
         return self.holders.is_first
 
     def bounds(self, offsets: Offsets) -> Sequence[int]:
-        """Return (ranks + 1) ids: this rank asks rank q for the ids from bound q up to bound q + 1."""
+        """Return bounds, (ranks + 1) ids: rank q is asked for ids in [bounds[q], bounds[q + 1])."""
         return self.holders.bounds(offsets)
 
     def span(self, offsets: Offsets, owner: int) -> tuple[int, int]:
-        """Return the first id that a rank stores, and the id after its last."""
+        """Return a rank's id range: the first id, and the id after the last."""
         return self.holders.held(offsets, owner)
 
     def after(self, step: object) -> RankOwners:
-        """Return the same ranks: all of them take the step."""
+        """Return the same ranks: all of them apply the step."""
         return self
 
     def ask(
         self, question: OwnerQuestion, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
     ) -> Result:
-        """Ask each rank its query, and work for all ranks; see Owners. The own query is not sent."""
+        """Send each rank its query, and answer all ranks; see Owners. The query to itself is not sent."""
         peers, own = self.lanes.peers, self.own
         with peers.turn:  # held until all results are copied out of the received messages
             requests = [
@@ -288,8 +289,8 @@ class RankOwners:
         """Return the rows of every rank, by rank, in two collectives; see Owners."""
         if self.lanes.is_lane:
             raise ValueError(
-                f"{subject}: the ranks must exchange this before batches are made. A khop.Loader of a "
-                "khop.LinkSampler does so; otherwise first draw negatives for no links, on all ranks"
+                f"{subject}: the ranks must exchange this before batches are made. A khop.Loader with a "
+                "khop.LinkSampler does so; otherwise first draw negatives for no links on all ranks"
             )
         peers, message = self.lanes.peers, Message(subject.stage, subject.counted)
         found = moved(peers, [rows(rank) for rank in range(self.count)], message)
@@ -311,32 +312,32 @@ _MOST_ANSWER = 1 << 36  # bytes
 
 @dataclass(frozen=True)
 class NodeDegrees(Subject):
-    """The numbers of in-edges of nodes."""
+    """In-degrees of nodes."""
 
     edge_type: EdgeType
     stage: ClassVar[str] = "counting the edges of nodes"
 
     def __str__(self) -> str:
-        """Return the words for messages."""
+        """Return the subject for messages."""
         return f"the numbers of edges of {self.edge_type}"
 
 
 @dataclass(frozen=True)
 class EdgeSources(Subject):
-    """The edges with their source at each owner, of those at some positions."""
+    """The edges at some positions, by the owner of their source."""
 
     edge_type: EdgeType
     begin: int
     stage: ClassVar[str] = "getting the partners of nodes"
 
     def __str__(self) -> str:
-        """Return the words for messages."""
+        """Return the subject for messages."""
         return f"the partners of nodes by {self.edge_type}"
 
 
 @dataclass(frozen=True)
 class JoinedRows(Subject):
-    """Rows of nodes that a caller computes on each rank."""
+    """Node rows that a caller computes on each rank."""
 
     stage: ClassVar[str] = "joining rows of nodes"
     counted: ClassVar[str] = "row"
@@ -349,7 +350,7 @@ def rows_of_all_nodes(
     subject: Subject,
     check: Callable[[Tensor], None] = lambda of_owner: None,
 ) -> Tensor:
-    """Return the row of each node of a type as its owner has it, (nodes, ...); see `Owners.each`.
+    """Return the owner's row of each node of a type, (nodes, ...); see `Owners.each`.
 
     `rows` belong to the nodes of this process, in order. `check` raises ValueError for bad rows.
     """
@@ -368,14 +369,14 @@ def rows_of_all_nodes(
 
 
 def counts_of_all_nodes(owners: Owners, offsets: Offsets, own: Tensor, subject: Subject) -> Tensor:
-    """Return the count of each node of a type as its owner has it, int64 (nodes)."""
+    """Return the owner's count of each node of a type, int64 (nodes)."""
     return rows_of_all_nodes(
         owners, offsets, own, subject, lambda counts: check_below(counts, MOST_EDGES, "number of edges")
     )
 
 
 def summed(owners: Owners, numbers: Tensor, subject: Subject) -> Tensor:
-    """Return the sums over all rows, (n, ...); all owners give as many numbers."""
+    """Return the sums over all owners, (n, ...); all owners give the same number of rows."""
     own = numbers if owners.is_first else torch.zeros_like(numbers)
 
     def check(owner: int, of_owner: Tensor) -> None:

@@ -39,21 +39,21 @@ from khop.schema import ColumnSpec, Schema, Specs, Type
 class PartitionedFeatures(FeatureStoreBase):
     """A feature store over rows partitioned across owners: ranks, or servers.
 
-    A gather asks one question for all types and columns; where owners are ranks it is collective, and each
-    rank may request any rows. Ids are sent ascending and unique, as differences. Rows are sent in their
-    stored dtype and widened on arrival, or rounded if `wire` says so; local rows are then rounded too. A row
-    is copied twice: into the outgoing message, and from the received message into the batch. Threads may
-    share the store if all ranks make equally many gathers, as lanes do.
+    A gather asks one question for all types and columns. It is collective if owners are ranks, and each rank
+    may request any rows. Ids are sent ascending and unique, as differences. Rows are sent in their stored
+    dtype and widened on arrival, or rounded if `wire` says so; local rows are then rounded too. A row is
+    copied twice: into the outgoing message, and from the received message into the batch. Threads may share
+    the store if all ranks make the same number of gathers, as lanes do.
     """
 
     pieces: Mapping[Type, ColumnPieces]  # the rows of this process
     column_specs: Specs
     offsets: Mapping[Type, Sequence[int]]  # first id of each partition, and the end of the last
     owners: Owners
-    kept: RowCache | None = None  # planned rows of other owners; None: no rows are planned
+    kept: RowCache | None = None  # planned cache of remote rows; None: no plan
     wire: Wire = Wire.STORED
-    recent: RecentRows | None = None  # rows of other owners that were used last
-    _bounds: Mapping[Type, Sequence[int]] = field(init=False, repr=False)  # owner q is asked from bound q
+    recent: RecentRows | None = None  # cache of recently used remote rows
+    _bounds: Mapping[Type, Sequence[int]] = field(init=False, repr=False)  # ids from bound q: owner q
     _spans: Mapping[Type, Sequence[tuple[int, int]]] = field(init=False, repr=False)  # ids of each owner
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class PartitionedFeatures(FeatureStoreBase):
 
     @property
     def is_collective(self) -> bool:
-        """True if a gather asks other ranks."""
+        """True if a gather is collective."""
         return self.owners.is_collective
 
     def local_rows(self, type_: Type) -> range:
@@ -78,11 +78,11 @@ class PartitionedFeatures(FeatureStoreBase):
         return range(*self._spans[type_][self.owners.own])
 
     def resident_rows(self, type_: Type) -> range:
-        """Return the rows in memory of this process: none if some of their columns are read from disk."""
+        """Return the local rows in memory: none if some of their columns are read from disk."""
         return range(0) if is_on_disk(self.pieces.get(type_, {})) else self.local_rows(type_)
 
     def cached(self, plan: CachePlan) -> PartitionedFeatures:
-        """Return a store that keeps the rows of a plan, of other ranks or on this rank's disk. Collective."""
+        """Return a store that caches the planned rows, remote or on this rank's disk. Collective."""
         schema = Schema(tuple(t for t in self.specs if isinstance(t, str)), (), columns=self.specs)
         own = {t: self.local_rows(t) for t in plan.ids}
         others = {t: ids[(ids < own[t].start) | (ids >= own[t].stop)] for t, ids in plan.ids.items()}
@@ -91,7 +91,7 @@ class PartitionedFeatures(FeatureStoreBase):
         return replace(self, kept=kept, pieces=pieces)
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """Return the requested columns, one row per id in the order of the ids.
+        """Return the requested columns, with one row per id in the order of the ids.
 
         ValueError names a type, a column or a row that does not exist.
         """
@@ -121,7 +121,7 @@ class PartitionedFeatures(FeatureStoreBase):
 
     @property
     def question(self) -> RowQuestion:
-        """The question of a gather, and this process's answer to the same question of others."""
+        """The question of a gather, and the local answers to the same question of others."""
         counts = {t: len(self.local_rows(t)) for t in self.specs}
         return RowQuestion(self.pieces, self.specs, counts, self.wire)
 
@@ -135,7 +135,7 @@ class PartitionedFeatures(FeatureStoreBase):
         missing: Sequence[Sequence[RowRequest]],
         fetched: Sequence[Sequence[Mapping[str, Tensor]]],
     ) -> list[list[Mapping[str, Tensor]]]:
-        """Return the requested rows, those kept and those fetched now, and keep the latter."""
+        """Return the requested rows, cached or fetched now; cache the fetched rows."""
         assert self.recent is not None
         for owner, (requests, of_owner) in enumerate(zip(missing, fetched, strict=True)):
             for request, rows in zip(requests, of_owner, strict=True):
@@ -173,7 +173,7 @@ class PartitionedFeatures(FeatureStoreBase):
         return found | read_rows(plain, specs, type_, wanted)
 
     def _rounded_rows(self, asked: RowQuery, name: str, elsewhere: Sequence[Tensor]) -> Tensor:
-        """Return rows of a column that is rounded when sent; local rows are rounded too."""
+        """Return rows of a column that messages round; local rows are rounded too."""
         type_, specs, places = asked.type_, self.specs[asked.type_], asked.rows.places
         here = (places < asked.rows.held).nonzero().view(-1)
         own = read_rows(self.pieces[type_], specs, type_, Rows(places[here], (name,)))[name]
@@ -184,7 +184,7 @@ class PartitionedFeatures(FeatureStoreBase):
 
 
 def _counts(queries: Sequence[RowQuery], specs: Specs, wire: Wire) -> dict[str, float]:
-    """Return the rows that are remote, cached and asked for, and bytes asked for.
+    """Return the counts of remote, cached and requested rows, and the requested bytes.
 
     Columns that are requested for fewer ids count separately.
     """
@@ -234,16 +234,16 @@ def _check(type_: Type, rows: Rows, specs: Specs, offsets: Sequence[int]) -> Non
 
 @dataclass(frozen=True, eq=False)
 class RemoteRows:
-    """Rows requested by id. One id range is held here, some other rows are cached, the rest is fetched."""
+    """Rows requested by id. One id range is local, some other rows are cached, the rest is fetched."""
 
-    held: int  # number of held rows
+    held: int  # number of local rows
     kept: int  # number of cached rows
-    places: Tensor  # int64: position of each requested row in the held, then cached, then fetched rows
+    places: Tensor  # int64: position of each requested row in local, then cached, then fetched rows
     asked: Tensor  # int64: the ids to fetch, ascending, without duplicates
 
     @classmethod
     def of(cls, ids: Tensor, span: tuple[int, int], slots: Tensor | None = None, kept: int = 0) -> RemoteRows:
-        """Split requested ids, where the ids in `span` (first, end) are held.
+        """Split requested ids, where the ids in `span` (first, end) are local.
 
         `slots` gives the cache slot of each id, or -1 if it is not cached; None: `kept` is 0.
         """
@@ -252,12 +252,12 @@ class RemoteRows:
 
     @property
     def num_remote(self) -> int:
-        """The number of requested rows that are not held here."""
+        """The number of requested rows that are remote."""
         return int((self.places >= self.held).sum())
 
     @property
     def num_kept(self) -> int:
-        """The number of requested rows that are cached here."""
+        """The number of requested rows that are cached."""
         return self.num_remote - int((self.places >= self.held + self.kept).sum()) if self.kept else 0
 
 
@@ -272,12 +272,12 @@ class RowQuery:
 
     @classmethod
     def of(cls, type_: Type, columns: tuple[str, ...], rows: RemoteRows, bounds: Sequence[int]) -> RowQuery:
-        """Build a query; owner q is asked for the ids from bound q up to bound q + 1."""
+        """Build a query; owner q is asked for ids in [bounds[q], bounds[q + 1])."""
         counts = torch.searchsorted(rows.asked, torch.tensor(bounds)).diff()
         return cls(type_, columns, rows, tuple(counts.tolist()))
 
     def request(self, owner: int, first: int) -> RowRequest:
-        """Return the request to an owner with rows that begin at id `first`."""
+        """Return the request to an owner whose rows begin at id `first`."""
         begin = sum(self.counts[:owner])
         ids = self.rows.asked[begin : begin + self.counts[owner]]
         return RowRequest(self.type_, self.columns, ids - first)
@@ -300,7 +300,7 @@ class RowQuestion:
         return largest(self.specs, self.counts)
 
     def is_empty(self, query: Sequence[RowRequest]) -> bool:
-        """Return True for no ids."""
+        """Return True for an empty list of ids."""
         return not any(each.ids.numel() for each in query)
 
     def request(self, owner: int, query: Sequence[RowRequest]) -> Tensor:
@@ -334,7 +334,7 @@ class RowQuestion:
         return rows_of_answer(message, query, self.specs, self.wire)
 
     def here(self, query: Sequence[RowRequest], work: object) -> list[dict[str, Tensor]]:
-        """Return no rows: this process reads its own rows from the pieces."""
+        """Return no rows: local rows are read from the pieces."""
         nothing = [RowRequest(each.type_, each.columns, each.ids[:0]) for each in query]
         return rows_of_answer(NO_BYTES, nothing, self.specs, self.wire)
 
@@ -355,22 +355,22 @@ class RowQuestion:
 
 
 WAYS = 8  # places for a row
-MOST_TABLES = 64  # clients choose columns
-_BOOKS = 16  # bytes of an id and of the time of its last use
+MOST_TABLES = 64  # limited because clients choose columns
+_BOOKS = 16  # bytes of an id and its last use
 
 Columns = Mapping[str, Tensor]  # by column: (n, ...), as stored
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The rows of a request that were kept, and the request for the others."""
+    """The cached rows of a request, and the request for the others."""
 
-    found: Tensor  # bool (n): which rows of the request were kept
+    found: Tensor  # bool (n): which rows of the request were cached
     rows: Columns  # (found, ...)
     missing: RowRequest
 
     def joined(self, fetched: Columns) -> dict[str, Tensor]:
-        """Return all rows of the request, in the order of its ids; `fetched` are the missing ones."""
+        """Return all rows of the request, in the order of its ids; `fetched` are the missing rows."""
         if not self.rows:
             return dict(fetched)
         joined = {}
@@ -382,7 +382,7 @@ class Kept:
 
 
 class _Table:
-    """Kept rows of some columns of one type. An id has `WAYS` places; a new row takes the one used first."""
+    """A set-associative LRU cache of rows of some columns of one type, with `WAYS` places per id."""
 
     def __init__(self, specs: Mapping[str, ColumnSpec], sets: int) -> None:
         self.ids = torch.full((sets, WAYS), -1, dtype=torch.int64)
@@ -393,7 +393,7 @@ class _Table:
         }
 
     def kept(self, ids: Tensor, now: int) -> tuple[Tensor, Columns]:
-        """Return for each id if it is kept, bool (n), and the rows of these."""
+        """Return which ids are cached, bool (n), and their rows."""
         sets = ids % len(self.ids)
         same = self.ids[sets] == ids[:, None]
         found = same.any(1)
@@ -402,7 +402,7 @@ class _Table:
         return found, {name: rows[places] for name, rows in self._rows.items()}
 
     def keep(self, ids: Tensor, rows: Columns, now: int) -> None:
-        """Keep rows of unique ids. Of several ids that would take one place, one is kept."""
+        """Cache rows of unique ids. If several ids map to one place, one of them is cached."""
         sets = ids % len(self.ids)
         places = sets * WAYS + self._used[sets].argmin(1)
         tags = self.ids.view(-1)
@@ -415,10 +415,10 @@ class _Table:
 
 @dataclass(eq=False)
 class RecentRows:
-    """Rows of other owners in at most `most_bytes` of memory, by type and columns. Threads may share it.
+    """A cache of remote rows in at most `most_bytes`, by type and columns. Threads may share it.
 
-    Tables share the memory by the sizes of what they could keep. A table of columns that were not requested
-    before takes its share from the others, which begin anew. Rows are kept as stored.
+    Tables share the memory in proportion to the sizes of all their rows. A table for new columns takes its
+    share from the others, which are then emptied. Rows are cached as stored.
     """
 
     most_bytes: int
@@ -431,7 +431,7 @@ class RecentRows:
     _misses: int = 0
 
     def kept(self, request: RowRequest, first: int) -> Kept:
-        """Return the rows of a request that are kept; its ids count from `first`."""
+        """Return the cached rows of a request; its ids are relative to `first`."""
         with self._lock:
             table = self._table(request)
             if table is None or not request.ids.numel():
@@ -446,7 +446,7 @@ class RecentRows:
         return Kept(found, rows, replace(request, ids=request.ids[~found]))
 
     def keep(self, request: RowRequest, first: int, rows: Columns) -> None:
-        """Keep the rows of an answered request; its ids count from `first`."""
+        """Cache the rows of an answered request; its ids are relative to `first`."""
         with self._lock:
             table = self._table(request)
             if table is not None and request.ids.numel():
@@ -454,7 +454,7 @@ class RecentRows:
                 table.keep(request.ids + first, rows, self._now)
 
     def counters(self) -> Mapping[str, int]:
-        """Return the rows taken from the cache and the rows asked of other owners, and the bytes kept."""
+        """Return the numbers of cache hits and misses, and the cached bytes."""
         with self._lock:
             tables = {key: table for key, table in self._tables.items() if table is not None}
             size = sum(table.ids.numel() * self._row_bytes(*key) for key, table in tables.items())
@@ -468,11 +468,11 @@ class RecentRows:
         return self._tables.get(key)
 
     def _divide(self) -> None:
-        """Make all tables anew, each with its share of the memory."""
+        """Rebuild all tables, each with its share of the memory."""
         full = {key: self._row_bytes(*key) * self._sets(key[0]) * WAYS for key in self._tables}
         share = min(1.0, self.most_bytes / max(1, sum(full.values())))
         for key in self._tables:
-            self._tables[key] = None  # before new ones are allocated
+            self._tables[key] = None  # freed before new ones are allocated
         for (type_, columns), size in full.items():
             sets = int(share * size) // (self._row_bytes(type_, columns) * WAYS)
             specs = {name: self.specs[type_][name] for name in columns}

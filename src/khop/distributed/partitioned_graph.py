@@ -33,27 +33,27 @@ from khop.kernels.owners import ByOwner, first_outside
 from khop.sampling.links.link_split import EdgeRange
 from khop.schema import EdgeType, NodeType, Schema
 
-_MOST_BYTES = 1 << 32  # limit of a request; no batch reaches it
-EDGES_AT_ONCE = 1 << 22  # whose sources are looked at for one message
+_MOST_BYTES = 1 << 32  # limit of a request, larger than for any batch
+EDGES_AT_ONCE = 1 << 22  # edges whose sources are read per message
 
 
 @dataclass(frozen=True)
 class OwnedEdges:
     """Edge counts and edges of other owners, exchanged once, at the first draw that needs them.
 
-    Collective where owners are ranks: this draw has to be outside of lanes.
+    Collective if owners are ranks: that draw must be outside of lanes.
     """
 
     held: LocalPartitions
     owners: Owners
 
     def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
-        """Return the count of each destination, int64 (nodes); `own` are those of the nodes held here."""
+        """Return the count of each destination, int64 (nodes); `own` are those of local nodes."""
         offsets = self.held.folder.book.offsets[edge_type[2]]
         return counts_of_all_nodes(self.owners, offsets, own, NodeDegrees(edge_type))
 
     def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
-        """Return the edges with sources held here. `own` are the edges with destinations held here."""
+        """Return the edges with local sources. `own` are the edges with local destinations."""
         book, pairs = self.held.folder.book, torch.stack(own, dim=1)
         (first, end), count = self._span(edge_type, self.owners.own), self.held.nodes.counts[edge_type[2]]
 
@@ -71,7 +71,7 @@ class OwnedEdges:
         return sources.contiguous(), destinations.contiguous()
 
     def page(self, edge_type: EdgeType, begin: int, owner: int) -> Tensor:
-        """Return some of the edges held here, from a position on, with their source at an owner, (n, 2)."""
+        """Return a chunk of the local edges whose source is at an owner, from a position on, (n, 2)."""
         ends = (edge_type[0], edge_type[2])
         dtype, found = index_dtype(max(self.held.nodes.counts[end] for end in ends)), []
         for csc, first in self.held.rows(edge_type):
@@ -90,7 +90,7 @@ class OwnedEdges:
 
 @dataclass(frozen=True, eq=False)
 class NegativeQuestion:
-    """A draw of exact negatives by the owners of the sources (a Question). A query is some of the links."""
+    """A draw of exact negatives by the owners of the sources (a Question). A query is a subset of links."""
 
     edge_type: EdgeType
     negatives: DrawnNegatives
@@ -104,7 +104,7 @@ class NegativeQuestion:
     answering: ClassVar[Message] = Message("getting negatives", "id")
 
     def is_empty(self, query: Positives) -> bool:
-        """Return True for no links."""
+        """Return True for an empty list of links."""
         return not query.sources.numel()
 
     def request(self, owner: int, query: Positives) -> Tensor:
@@ -136,7 +136,7 @@ class NegativeQuestion:
         return self.wire.drawn(message, query.sources.numel())
 
     def here(self, query: Positives, work: tuple[Tensor | NothingLeft, int] | None) -> Tensor | NothingLeft:
-        """Return the own draws; for no links, none."""
+        """Return the local draws, empty for an empty query."""
         return torch.empty(0, self.wire.per_positive, dtype=torch.int64) if work is None else work[0]
 
     def _drawn(self, query: Positives) -> Tensor | NothingLeft:
@@ -152,7 +152,7 @@ class PartitionedNegatives:
 
     held: LocalPartitions
     owners: Owners
-    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn; default: all
+    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes); default: all
     edges: OwnedEdges = field(init=False, repr=False)
     tables: NegativeTables = field(init=False, repr=False)
 
@@ -167,7 +167,7 @@ class PartitionedNegatives:
     def question(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> NegativeQuestion:
-        """Return the question of a draw; of the links, it has the columns alone."""
+        """Return the question of a draw, with only the columns of the links."""
         folder, owners = self.held.folder, self.owners
         offsets = folder.book.offsets[edge_type[0]]
         spans = [owners.span(offsets, owner) for owner in range(owners.count)]
@@ -255,7 +255,7 @@ class HopQuestion:
         return self.wire.neighbors(message, _rows_of(query))
 
     def here(self, query: FrontierByType, work: NeighborsByType | None) -> NeighborsByType:
-        """Return the own draws; for an empty frontier, none."""
+        """Return the local draws, empty for an empty frontier."""
         return self.wire.neighbors(NO_BYTES, dict.fromkeys(query, 0)) if work is None else work
 
 
@@ -263,19 +263,19 @@ class HopQuestion:
 class PartitionedGraph(NumberedGraph):
     """A graph store over edges partitioned across owners: ranks, or servers.
 
-    A hop asks the owners of the frontier one question for all edge types together. Where owners are ranks it
-    is collective: each rank may have any frontier, and all make the same hops with the same keys. Draws equal
-    the draws of the graph before partitioning.
+    A hop asks the owners of the frontier one question for all edge types together. It is collective if owners
+    are ranks: each rank may have any frontier, and all make the same hops with the same keys. Draws are the
+    same as in the unpartitioned graph.
     """
 
     held: LocalPartitions  # the partitions of this process
     owners: Owners
-    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn as negatives
+    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes), possible negatives
     schema: Schema = field(init=False, repr=False)
     nodes: NumberedNodes = field(init=False, repr=False)
     num_all_edges: Mapping[EdgeType, int] = field(init=False, repr=False)  # of all partitions, thinned or not
     negatives: PartitionedNegatives = field(init=False, repr=False)
-    _bounds: Mapping[NodeType, Sequence[int]] = field(init=False, repr=False)  # owner q is asked from bound q
+    _bounds: Mapping[NodeType, Sequence[int]] = field(init=False, repr=False)  # ids from bound q: owner q
     _spans: Sequence[IdRanges] = field(init=False, repr=False)  # the ids of each owner
 
     def __post_init__(self) -> None:
@@ -296,16 +296,16 @@ class PartitionedGraph(NumberedGraph):
 
     @property
     def is_collective(self) -> bool:
-        """True if a hop asks other ranks."""
+        """True if a hop is collective."""
         return self.owners.is_collective
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Return the number of edges of a type in all partitions; Unsupported if some are left out."""
+        """Return the number of edges of a type in all partitions; Unsupported if some are excluded."""
         self.held.check_unthinned(edge_type)
         return self.num_all_edges[edge_type]
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """Return the number of in-edges of some nodes, int64 (nodes), from their owners; not over ranks."""
+        """Return the in-degrees of nodes, int64 (nodes), from their owners; not supported over ranks."""
         if self.owners.is_collective:
             return super().in_degrees(edge_type, nodes)
         question = self.degree_question(edge_type)
@@ -313,17 +313,17 @@ class PartitionedGraph(NumberedGraph):
         return self.owners.ask(question, by_owner.split(nodes), by_owner.joined)
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that draws need. Collective if the graph is; see GraphStore."""
+        """Build the arrays that draws need. Collective if the graph is; see GraphStore."""
         self.held.prepare(needs)
         super().prepare(needs)
 
     def question(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> HopQuestion:
-        """Return the question of a hop; of the frontier, it has the fields alone."""
+        """Return the question of a hop, with only the field names of the frontier."""
         wire = HopWire.of(frontier, hop, key, self.nodes.counts, self.num_all_edges)
         return HopQuestion(hop, key, wire, self.held, self._spans, self.owners.own)
 
     def degree_question(self, edge_type: EdgeType) -> DegreeQuestion:
-        """Return the question of the in-degrees of some nodes."""
+        """Return the question for the in-degrees of nodes."""
         check_edge_type(edge_type, self.schema)
         spans = [of_owner[edge_type[2]] for of_owner in self._spans]
         return DegreeQuestion(edge_type, self.held, spans, self.owners.own)
@@ -367,7 +367,7 @@ class PartitionedGraph(NumberedGraph):
     ) -> PartitionedGraph:
         """Return the graph with only the given edges of some types; see `LocalPartitions`.
 
-        Each owner gives the edges to keep in its partitions. Negatives are then drawn from the marked nodes
+        Each owner passes the edges to keep in its partitions. Negatives are then drawn from the marked nodes
         of the types in `candidates`, bool (nodes). `step` names the change to owners that are servers.
         """
         drawn = {**self.candidates, **(candidates or {})}
@@ -376,7 +376,7 @@ class PartitionedGraph(NumberedGraph):
 
 @dataclass(frozen=True, eq=False)
 class DegreeQuestion:
-    """The number of in-edges of some nodes (a Question). A query is nodes of one owner, int64 (n)."""
+    """A question for in-degrees of nodes (a Question). A query is nodes of one owner, int64 (n)."""
 
     edge_type: EdgeType
     held: LocalPartitions
@@ -387,7 +387,7 @@ class DegreeQuestion:
     answering: ClassVar[Message] = Message("getting numbers of edges", "id")
 
     def is_empty(self, query: Tensor) -> bool:
-        """Return True for no nodes."""
+        """Return True for an empty list of nodes."""
         return not query.numel()
 
     def request(self, owner: int, query: Tensor) -> Tensor:
@@ -395,9 +395,9 @@ class DegreeQuestion:
         return query.contiguous().view(torch.uint8)
 
     def asked(self, message: Tensor) -> Tensor:
-        """Decode nodes; ValueError names a node that is not of this process."""
+        """Decode nodes; ValueError names a node that this process does not store."""
         if message.numel() % 8:
-            raise ValueError(f"{message.numel()} bytes are no nodes")
+            raise ValueError(f"{message.numel()} bytes are not a list of nodes")
         nodes, (first, end) = message.view(torch.int64), self.spans[self.own]
         check_below(nodes - first, end - first, "node")
         return nodes
@@ -419,7 +419,7 @@ class DegreeQuestion:
         message.view(torch.int64).copy_(work)
 
     def read(self, message: Tensor, query: Tensor) -> Tensor:
-        """Decode counts; ValueError if they are no numbers of edges."""
+        """Decode counts; ValueError if they are not valid edge counts."""
         if message.numel() != 8 * query.numel():
             raise ValueError(f"{message.numel()} bytes of counts, for {query.numel()} nodes")
         counts = message.view(torch.int64)
@@ -427,7 +427,7 @@ class DegreeQuestion:
         return counts
 
     def here(self, query: Tensor, work: Tensor | None) -> Tensor:
-        """Return the own counts; for no nodes, none."""
+        """Return the local counts, empty for an empty query."""
         return query[:0] if work is None else work
 
 

@@ -1,6 +1,6 @@
-"""Stores of a partitioned graph on one rank: what is replicated, what is partitioned, and what is cached.
+"""Stores of a partitioned graph on one rank: replicated, partitioned and cached data.
 
-The cache has the rows of other ranks, or on disk, that batches of this rank need most often.
+The cache has the rows, remote or on disk, that batches of this rank need most often.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def stores_of(path: str | os.PathLike[str], group: Group, partition_options: Par
 def placed_features(
     folder: PartsFolder, lanes: Lanes | None, group: Group, wire: Wire, places: Mapping[str, str]
 ) -> FeatureStore:
-    """Return a rank's columns of a partitioned graph, each in the memory that `places` gives by its name.
+    """Return a rank's columns of a partitioned graph, each in the memory that `places` gives by name.
 
     "host" copies it, "mapped" maps its files, "disk" reads them row by row. Other columns go where they fit.
     """
@@ -108,7 +108,7 @@ def placed_features(
 def rank_features(
     held: PartsFolder, places: Mapping[str, str], group: Group, lanes: Lanes, wire: Wire
 ) -> PartitionedFeatures:
-    """Return the columns of all ranks, of which this one has the parts in `held`."""
+    """Return the columns of all ranks; `held` are the parts on this rank."""
     schema, book = held.schema, held.book
     types: list[Type] = [*schema.node_types, *schema.edge_types]
     offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
@@ -120,7 +120,7 @@ def rank_features(
 
 
 def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range, range]:
-    """Return two ranges of partitions: a rank needs the edges of the first and the columns of the second."""
+    """Return the partitions whose edges a rank needs, and those whose columns it needs, as ranges."""
     everything, own = range(holders.parts), holders.parts_of(holders.rank)
     if placement is Placement.WHOLE:
         return everything, everything
@@ -132,7 +132,7 @@ def machine_files(
 ) -> list[str]:
     """Return the files of a partitioned graph that the ranks of one machine need, relative to `path`.
 
-    The whole partitioned graph has to exist at `path`. Ranks are numbered machine by machine, `procs` on
+    The whole partitioned graph has to exist at `path`. Ranks are numbered machine by machine, with `procs` on
     each.
     """
     if machines < 1 or procs < 1 or not 0 <= machine < machines:
@@ -148,7 +148,7 @@ def machine_files(
 
 
 def affinity_of(graph: GraphStore, lanes: Lanes | None) -> SeedAffinity | None:
-    """Return the ranks that store each node; None if every rank has all nodes."""
+    """Return the ranks that store each node; None if every rank stores all nodes."""
     if lanes is None:
         return None
     bounds = {t: graph.partition_bounds(t) for t in graph.schema.node_types}
@@ -162,7 +162,7 @@ class CacheBy(StrEnum):
 
     AUTO = "auto"  # visits if they can be computed, otherwise counts
     VISITS = "visits"  # the probability that a batch contains a node, from the edges of all partitions
-    COUNTS = "counts"  # counted in the batches of the first epoch, which are drawn for it
+    COUNTS = "counts"  # counted in the first epoch's batches, which are drawn in advance
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class CacheBudgets:
 def with_caches(
     source: LocalSource, order: SeedOrder, graph: GraphStore, budgets: CacheBudgets, by: CacheBy
 ) -> LocalSource:
-    """Add caches of rows of other ranks or on disk to a source of batches; its batches stay the same.
+    """Add caches for rows that are remote or on disk to a batch source; its batches do not change.
 
     The rows that batches need most often are cached on the device, the next ones on the host. If the columns
     are in memory already, `source` is returned unchanged. Collective if the features are.
@@ -195,7 +195,7 @@ def with_caches(
             return None
         found = CachePlan.of(schema, source.columns.of_nodes, visits, budget_bytes)
         for node_type, ids in found.ids.items():
-            visits[node_type][ids] = 0  # the next cache must not hold the same rows again
+            visits[node_type][ids] = 0  # the next cache must not have the same rows
         return found
 
     of_device, of_host = plan(budgets.device_cache_bytes), plan(budgets.host_cache_bytes)
@@ -244,8 +244,8 @@ def _probabilities(
 ) -> Mapping[NodeType, Tensor] | None:
     """Return the probability that this rank's share of a batch contains each node; None if unknown.
 
-    If seeds have affinity, only the seeds stored on this rank count. A rank that stores none gets surplus
-    seeds of other ranks, so all seeds count.
+    If seeds have affinity, only the seeds stored on this rank count. A rank that does not store any gets
+    surplus seeds of other ranks, so all seeds count.
     """
     if not isinstance(order.seeds, NodeSeeds):
         return None
@@ -264,7 +264,7 @@ class LaneSource:
     Lane i makes requests i, i + L, ... of a stream. All ranks make the same steps, each with its own seeds.
     """
 
-    local: LocalSource  # over stores that ask other ranks
+    local: LocalSource  # over collective stores
     lanes: Lanes
     seed_types: tuple[NodeType | EdgeType, ...] = ()
 
@@ -274,13 +274,13 @@ class LaneSource:
         sampler.graph.prepare(sampler.needs(self.seed_types))
 
     def make(self, request: BatchRequest) -> Drawn:
-        """Make one batch that is waited for. Collective: all ranks request the same step."""
+        """Make one batch, and wait for it. Collective: all ranks request the same step."""
         return self.local.make(request)
 
     def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
         """Make batches in the lanes; see BatchSource and `Lanes.map`. `prefetch_bytes` has no effect.
 
-        The lanes share the threads equally.
+        Each lane gets an equal share of the threads.
         """
         local = self.local.with_threads(max(1, in_flight.threads // self.lanes.count))
 
@@ -290,7 +290,7 @@ class LaneSource:
         return self.lanes.map(made, requests, in_flight.prefetch, place_of)
 
     def _with_traffic(self, drawn: Drawn) -> Drawn:
-        """Add the counts of this lane, which begin with the batch."""
+        """Add the counts of this lane since the begin of the batch."""
         peers = self.lanes.peers
         rows = sum(of_type.rows.numel() for of_type in drawn.cached_rows.values())
         with peers.turn:

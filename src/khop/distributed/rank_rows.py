@@ -1,7 +1,7 @@
-"""Feature rows partitioned across the memory of GPUs, exchanged without a synchronization with the host.
+"""Feature rows partitioned across GPU memory, exchanged without host synchronization.
 
-A batch needs two collectives between GPUs: ids, and rows. All messages have the same size, so no sizes are
-exchanged, and no host reads a tensor before the batch is made.
+A batch needs two collectives between GPUs: ids, and rows. All messages have the same size, so sizes are not
+exchanged, and the host does not read a tensor before the batch is made.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class RankRows:
-    """Columns of nodes of which this rank's rows are in memory that kernels of its device read."""
+    """Node columns with this rank's rows in device-accessible memory."""
 
     columns: Mapping[NodeType, Mapping[str, Tensor]]  # (rows of this rank, *shape), at any pitch
-    features: PartitionedFeatures  # the same and all other columns, on the host
+    features: PartitionedFeatures  # these and all other columns, on the host
     device: torch.device
-    pinned: frozenset[str] = frozenset()  # the columns that are in memory of the host
+    pinned: frozenset[str] = frozenset()  # the columns in pinned host memory
 
     @property
     def rank(self) -> int:
@@ -83,7 +83,7 @@ class RankRows:
 
     @cached_property
     def bounds(self) -> dict[NodeType, Tensor]:
-        """On the device by type, int64 (ranks + 1): rank q is asked for the ids from bound q on."""
+        """Bounds on the device by type, int64 (ranks + 1): rank q is asked for ids from bounds[q] on."""
         features = self.features
         return {
             t: torch.tensor(features.owners.bounds(features.offsets[t]), device=self.device)
@@ -92,7 +92,7 @@ class RankRows:
 
     @cached_property
     def firsts(self) -> dict[NodeType, Tensor]:
-        """On the device by type, int64 (ranks): the first id that each rank stores."""
+        """First id that each rank stores, on the device by type, int64 (ranks)."""
         return {
             t: torch.tensor([first for first, _ in self.spans(t)], device=self.device) for t in self.columns
         }
@@ -116,7 +116,7 @@ class RankRows:
         return narrowest(max(end - first for first, end in self.spans(node_type)))
 
     def slots(self, node_type: NodeType, ids: Tensor, capacity: int) -> PeerSlots:
-        """Return the places of rows by id in messages with `capacity` ids for each rank."""
+        """Return the positions of rows by id in messages with `capacity` ids for each rank."""
         return peer_slots(ids, self.bounds[node_type], self.firsts[node_type], self.rank, capacity)
 
     def stored(self, node_type: NodeType, name: str, rows: Tensor) -> Tensor:
@@ -130,21 +130,21 @@ class RankRows:
 
 @dataclass(frozen=True, eq=False)
 class Swapped:
-    """The rows of a batch, issued to the current stream, and the status that tells if they are valid."""
+    """A batch's rows, issued to the current stream, and the status that shows if they are valid."""
 
-    rows: list[dict[str, Tensor]]  # by group, as a gather gives them
+    rows: list[dict[str, Tensor]]  # by group, as returned by a gather
     status: Tensor  # int64 (ranks, n) on the device; see `SwapStatus`
 
 
 @dataclass(frozen=True, eq=False)
 class RowSwap:
-    """The exchange of one batch, in a format that all ranks share."""
+    """The exchange of one batch, in a format shared by all ranks."""
 
     rows: RankRows
     format: FixedWire
 
     def issue(self, peers: Peers, marks: tuple[list[int], list[int]], asked: Sequence[Asked]) -> Swapped:
-        """Exchange the rows of a batch in the current stream. Collective; nothing waits for the device.
+        """Exchange a batch's rows in the current stream. Collective; the host does not wait.
 
         `asked` has the ids of each group of the format. `marks` are for ids and rows.
         """
@@ -169,13 +169,13 @@ class RowSwap:
         self.format.write_mark(header, mark)
         capacities = [group.capacity for group in self.format.groups]
         exceeded = [(of.counts > most).any() for of, most in zip(slots, capacities, strict=True)]
-        header[:, MARK_NUMBERS] = torch.stack(exceeded).any()  # all ranks learn of it, not one owner alone
+        header[:, MARK_NUMBERS] = torch.stack(exceeded).any()  # all ranks learn of it, not only one owner
         header[:, MARK_NUMBERS + 1 :] = torch.stack([of.counts for of in slots], dim=1)
         for place, of in zip(self.format.ids(requests), slots, strict=True):
             place.copy_(of.asked)
 
     def _write_answers(self, answers: Tensor, requests: Tensor, mark: list[int]) -> Tensor:
-        """Write the rows that each rank asks for; return int64 (ranks), ids that this rank does not have."""
+        """Write the rows that each rank requests; return the numbers of invalid ids, int64 (ranks)."""
         self.format.write_mark(self.format.answer_header(answers), mark)
         outside = torch.zeros(self.rows.world_size, dtype=torch.int64, device=answers.device)
         of_groups = zip(self.format.groups, self.format.ids(requests), self.format.rows(answers), strict=True)
@@ -194,7 +194,7 @@ class RowSwap:
     def _rows(
         self, received: Mapping[str, Sequence[Tensor]], slots: PeerSlots, asked: Asked, number: int
     ) -> dict[str, Tensor]:
-        """Join rows of this rank and of others, in the order of the ids."""
+        """Merge local and remote rows, in the order of the ids."""
         group = self.format.groups[number]
         own = slots.places.where(slots.is_own, 0)
         remote = slots.places.where(~slots.is_own, 0)
@@ -218,11 +218,11 @@ class SwapStatus:
     """The status of an exchange, on the host."""
 
     overflowed: bool  # on some rank: all ranks repeat the exchange
-    requested: tuple[int, ...]  # distinct ids that this rank has asked for, by group
+    requested: tuple[int, ...]  # distinct ids requested by this rank, by group
 
     @classmethod
     def of(cls, peers: Peers, marks: tuple[list[int], list[int]], status: Tensor) -> SwapStatus:
-        """Check the messages of all ranks; ValueError names the sender of another message or of a bad id."""
+        """Check the messages of all ranks; ValueError names the sender of a wrong message or invalid id."""
         overflowed, numbers = False, status.tolist()
         width = (len(numbers[0]) - MARK_NUMBERS - 1) // 2  # of the header of a request
         for rank, found in enumerate(numbers):
@@ -241,9 +241,9 @@ _WHY = "as requested; exchanges between GPUs are untested"
 def placed_rank_rows(
     features: PartitionedFeatures, request: DevicePlacement, memory: DeviceMemory, work: WorkSizes
 ) -> tuple[RankRows, PlacedStores]:
-    """Copy this rank's rows of the requested columns of nodes; also return the plan, without stores.
+    """Copy this rank's rows of the requested node columns; also return the plan, without stores.
 
-    ValueError if they do not fit, or if a column is requested that no node type has.
+    ValueError if they do not fit, or if none of the node types has a requested column.
     """
     free = memory.free()
     plan = next(plans(request, _sizes(features), work, free, only_requested=True))
@@ -260,7 +260,7 @@ def placed_rank_rows(
 
 
 def _sizes(features: PartitionedFeatures) -> StoreSizes:
-    """Return the bytes of this rank's rows of each column of nodes."""
+    """Return the bytes of this rank's rows, by node column."""
     num_bytes: dict[str, int] = {}
     rows: dict[str, int] = {}
     for node_type, specs in features.specs.items():
@@ -296,7 +296,7 @@ _MEASURING = Message("measuring exchanges of rows", "id")
 
 @dataclass(frozen=True)
 class RowPart:
-    """Columns of one type that batches need for the same nodes: all of them, or the seeds alone."""
+    """Columns of one type that batches need for the same nodes: all of them, or only the seeds."""
 
     node_type: NodeType
     columns: Names
@@ -311,7 +311,7 @@ class RowPart:
 
 
 def split_by_rows(choice: ColumnChoice, rows: RankRows) -> ColumnChoice:
-    """Return the part of a choice that ranks have in memory of their devices."""
+    """Return the part of a choice that is in device memory of ranks."""
     of_nodes, of_seeds = (
         {t: tuple(name for name in names if name in rows.columns.get(t, {})) for t, names in of.items()}
         for of in (choice.of_nodes, choice.of_seeds)
@@ -325,7 +325,7 @@ def split_by_rows(choice: ColumnChoice, rows: RankRows) -> ColumnChoice:
 
 
 def row_parts(choice: ColumnChoice) -> Iterator[RowPart]:
-    """Yield the columns of all nodes, then columns of seeds alone."""
+    """Yield the columns of all nodes, then columns of only the seeds."""
     for node_type, names in choice.of_nodes.items():
         yield RowPart(node_type, names, of_seeds=False)
     for node_type, names in choice.of_seeds.items():
@@ -353,7 +353,7 @@ def without(choice: ColumnChoice, of_device: ColumnChoice) -> ColumnChoice:
 def joined_columns(
     names: Mapping[NodeType, Names], *found: Mapping[NodeType, Mapping[str, Tensor]]
 ) -> dict[NodeType, dict[str, Tensor]]:
-    """Join columns of several origins, in the order of their names."""
+    """Merge columns of several origins, ordered by name."""
     found_by_type: dict[NodeType, dict[str, Tensor]] = {t: {} for t in names}
     for columns in found:
         for node_type, of_type in columns.items():
@@ -364,12 +364,12 @@ def joined_columns(
 def measured_format(
     rows: RankRows, parts: Sequence[RowPart], batches: Iterable[Drawn], peers: Peers
 ) -> FixedWire:
-    """Return the format with room for the rows that a rank asks another in ordinary batches. Collective.
+    """Return the format with capacity for the rows that typical batches request from a rank. Collective.
 
-    `batches` have samples and seed nodes, and the rows that are cached on the device. ValueError if a rank
-    has other columns.
+    `batches` have samples and seed nodes, and the rows that are cached on the device. ValueError if the
+    columns of ranks differ.
     """
-    asked: list[list[int]] = [[] for _ in parts]  # of the other rank that is asked most, by batch
+    asked: list[list[int]] = [[] for _ in parts]  # most rows requested from one other rank, by batch
     for drawn in batches:
         for number, part in enumerate(parts):
             counts = rows.slots(part.node_type, part.ids(drawn).to(rows.device), 1).counts
@@ -384,7 +384,7 @@ def measured_format(
 
 
 def _most_of_ranks(peers: Peers, most: Tensor, digest: int) -> list[int]:
-    """Return the largest numbers of all ranks, which have the same digest of their columns."""
+    """Return the maxima over all ranks; ValueError if digests of columns differ."""
     found = sent_to_all(peers, torch.cat([torch.tensor([digest]), most]), _MEASURING)
     for rank, of_rank in enumerate(found):
         with naming(peers, rank, _MEASURING):
@@ -399,7 +399,7 @@ def row_counts(
 ) -> dict[str, float]:
     """Return the counts of rows of a batch, as `PartitionedFeatures` counts them.
 
-    `drawn` is the batch on the host, `requested` the distinct ids that this rank has asked for, by part.
+    `drawn` is the batch on the host, `requested` the distinct ids requested by this rank, by part.
     """
     counts = dict.fromkeys(
         ("needed_rows", "remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"), 0.0
@@ -419,7 +419,7 @@ def row_counts(
 
 
 def message_counts(form: FixedWire, peers: Peers, seconds: float) -> dict[str, float]:
-    """Return the counts of an exchange of fixed sizes, without the bytes that a rank sends to itself."""
+    """Return the counts of a fixed-size exchange, without the bytes that a rank sends to itself."""
     others = peers.world_size - 1
     sizes = {"id": form.request_bytes * others, "row": form.answer_bytes * others}
     found = {f"{kind}_bytes_{way}": size for kind, size in sizes.items() for way in ("sent", "received")}

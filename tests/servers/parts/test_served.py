@@ -262,7 +262,11 @@ def test_a_hop_that_does_not_fit_is_a_sentence(
     [
         ("part degrees", PartDegreesOf((), SELLS), "no edge type"),
         ("node degrees", NodeDegreesOf((), BUYS, NODES.view(torch.uint8)), "node 1000"),
-        ("node degrees", NodeDegreesOf((), BUYS, NODES.view(torch.uint8)[1:]), "15 bytes are no nodes"),
+        (
+            "node degrees",
+            NodeDegreesOf((), BUYS, NODES.view(torch.uint8)[1:]),
+            "15 bytes are not a list of nodes",
+        ),
         ("part edges", EdgesOf((), SELLS, 0, 1), "no edge type"),
         ("part edges", EdgesOf((), BUYS, 0, 3), "there is no part 3"),
         ("split counts", SplitCountsOf((), SPLIT, BUYS, 5, 0, -1), "must be a multiple of 16"),

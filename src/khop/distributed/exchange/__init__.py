@@ -1,1 +1,1 @@
-"""Exchange between ranks: connections, lanes, messages and their formats."""
+"""Exchange between ranks: connections, lanes, messages and message formats."""

@@ -23,7 +23,7 @@ from khop.graph.rule_arrays import asked_types
 from khop.kernels.draw_negatives import NothingLeft
 from khop.schema import EdgeType, NodeType
 
-MOST_PADDED = 128  # above this fanout answers state their size: padded rows would be mostly padding
+MOST_PADDED = 128  # above this fanout, answers state their size, as padded rows would be mostly padding
 IdRange = tuple[int, int]  # first id on a rank, and the id after its last
 IdRanges = Mapping[NodeType, IdRange]
 
@@ -32,16 +32,16 @@ IdRanges = Mapping[NodeType, IdRange]
 class HopWire:
     """Format of the messages of one hop, the same on all ranks.
 
-    The rule of the hop decides on its contents: fields of the frontier, edges per row and weights.
+    The hop's rule determines the contents: fields of the frontier, edges per row, and weights.
     """
 
-    most: Mapping[EdgeType, int | None]  # edge types that are drawn, in order: the most edges of a row
+    most: Mapping[EdgeType, int | None]  # maximum edges per row, by drawn edge type, in order
     sources: Mapping[EdgeType, int]  # number of nodes of the source type
     edges: Mapping[EdgeType, int] | None  # number of edges; None: no edge ids are requested
-    weighted: frozenset[EdgeType]  # edge types of which neighbors have weights
+    weighted: frozenset[EdgeType]  # edge types whose neighbors have weights
     has_times: bool  # neighbors have the times of their edges
     fields: Mapping[NodeType, tuple[str, ...]]  # fields of the frontier that are sent with the nodes
-    digest: int  # hash of everything that ranks have to agree on
+    digest: int  # hash of everything that must agree on all ranks
 
     @classmethod
     def of(
@@ -116,7 +116,7 @@ class HopWire:
         )
 
     def size_of(self, drawn: NeighborsByType) -> int:
-        """Return the bytes of the answer that `write` makes from these neighbors."""
+        """Return the bytes of the answer that `write` makes for these neighbors."""
         rows = {edge_type[2]: drawn[edge_type].offsets.numel() - 1 for edge_type in self.most}
         if self.is_bounded:
             return self.size(rows)
@@ -187,7 +187,7 @@ class NegativeWire:
     candidates: int  # number of nodes of the destination type
     has_until: bool
     time_column: str | None
-    digest: int  # hash of everything that ranks have to agree on
+    digest: int  # hash of everything that must agree on all ranks
 
     @classmethod
     def of(
@@ -211,7 +211,7 @@ class NegativeWire:
         return as_bytes(pieces if positives.until is None else [*pieces, positives.until])
 
     def positives(self, message: Tensor, span: IdRange) -> Positives:
-        """Decode the links of another rank's request; ValueError names the part of it that is invalid."""
+        """Decode the links of another rank's request; ValueError names the invalid part."""
         reader = Reader(message)
         digest, count = reader.numbers(2)
         if digest != self.digest:
@@ -227,7 +227,7 @@ class NegativeWire:
         return 8 + padded(links * self.per_positive * narrowest(self.candidates).itemsize)
 
     def answer(self, drawn: Tensor | NothingLeft, links: int) -> Tensor:
-        """Encode the drawn negatives, or the link that has no candidate left. Returns uint8 (n)."""
+        """Encode the drawn negatives, or a link without remaining candidates. Returns uint8 (n)."""
         if isinstance(drawn, NothingLeft):
             culprit, drawn = drawn.link, torch.zeros(links, self.per_positive, dtype=torch.int64)
         else:
@@ -235,7 +235,7 @@ class NegativeWire:
         return as_bytes([torch.tensor([culprit]), drawn.flatten().to(narrowest(self.candidates))])
 
     def drawn(self, message: Tensor, links: int) -> Tensor | NothingLeft:
-        """Decode an answer: int64 (links, per_positive), or the link that has no candidate left.
+        """Decode an answer: int64 (links, per_positive), or a link without remaining candidates.
 
         ValueError names the part of the message that is invalid.
         """

@@ -1,14 +1,14 @@
 """Several batches in flight across all ranks: each lane has separate connections and a separate thread.
 
-`Lanes.map` starts the threads of a sequence of steps and yields the results in order. `LaneWork` is the state
-that the threads and the consumer share.
+`Lanes.map` starts the threads for a sequence of steps and yields the results in order. `LaneWork` is the
+state shared by the threads and the consumer.
 
 Lanes do not deadlock while all ranks are alive. Lane i makes the steps i, i + L, ... in order, and exchanges
 only with lane i of the other ranks. Let t be the first step that some rank has not received. All ranks have
-received every earlier step. Each may therefore start t, whatever the limit on prefetched steps, and its lane
-has finished t - L. The lanes of all ranks thus make the same exchanges for t, and t completes. Exchanges
-between two batches use other connections. The argument requires a limit counted in steps. With a limit in
-bytes, a rank with large batches would delay a lane that other ranks wait for.
+received every earlier step. Each may therefore start t under any limit on prefetched steps, and its lane has
+finished t - L. The lanes of all ranks thus make the same exchanges for t, and t completes. Exchanges between
+two batches use other connections. The argument requires a limit counted in steps. With a limit in bytes, a
+rank with large batches would delay a lane that other ranks wait for.
 
 Closing early does not block, because other ranks may still have to start the steps that this rank has
 started. After an error, this rank does not even know whether the others will close. A thread therefore asks
@@ -55,16 +55,16 @@ class LaneWork(Generic[Item, Result]):
         self._finished: dict[int, Outcome[Result]] = {}
         self._begun = 0  # steps up to the last one that any lane has begun
         self._taken = 0
-        self._is_closed = False  # results are discarded from now on
+        self._is_closed = False  # True: results are discarded
         self._end: int | None = None  # lanes stop before this step; None until all ranks agree on it
         self._is_given_up = False
         self._consumer = threading.current_thread()
         self.error: BaseException | None = None  # the first error that ended a lane
 
     def run(self, lane: int, lanes: int, peers: Peers) -> None:
-        """Make the steps of one lane, until all are made or one fails.
+        """Run the steps of one lane, until all are finished or one fails.
 
-        A failed step ends the lane, as its exchanges are out of step with other ranks from then on.
+        A failed step ends the lane, because its exchanges no longer match those of other ranks.
         """
         for index in range(lane, len(self._items), lanes):
             if not self._begins(index):
@@ -89,9 +89,10 @@ class LaneWork(Generic[Item, Result]):
         return outcome.given()
 
     def hold(self) -> int | None:
-        """Discard results from now on, and begin no step until `end_after`.
+        """Discard results from now on, and do not start steps until `end_after`.
 
-        Returns the number of steps begun, or None if all are taken: then the lanes end by themselves.
+        Returns the number of started steps, or None if all results are taken: the lanes then end by
+        themselves.
         """
         with self._changed:
             self._is_closed = True
@@ -99,20 +100,20 @@ class LaneWork(Generic[Item, Result]):
             return None if self._taken == len(self._items) else self._begun
 
     def end_after(self, count: int) -> None:
-        """Make the first `count` steps, which some rank has begun, and no more."""
+        """Run only the first `count` steps, which some rank has started."""
         with self._changed:
             self._end = count
             self._changed.notify_all()
 
     def give_up(self, error: BaseException | None = None) -> None:
-        """End the lanes at once, wherever they are."""
+        """End the lanes immediately."""
         with self._changed:
             self.error = self.error or error
             self._is_given_up = True
             self._changed.notify_all()
 
     def is_unwanted(self) -> bool:
-        """Return True after `give_up`, or if the interpreter exits while no thread consumes the results."""
+        """Return True after `give_up`, or if the interpreter exits without a consumer of the results."""
         return self._is_given_up or not (self._consumer.is_alive() or threading.main_thread().is_alive())
 
     def _made(self, index: int, peers: Peers) -> Result:
@@ -121,7 +122,7 @@ class LaneWork(Generic[Item, Result]):
         return self._function(item)
 
     def _begins(self, index: int) -> bool:
-        """Wait until the step may begin (True), or until it is known that it never will (False)."""
+        """Wait until the step may start; return False if it never will."""
         with self._changed:
             while not self.is_unwanted():
                 may_begin: bool | None = None  # not known yet
@@ -146,7 +147,7 @@ class LaneWork(Generic[Item, Result]):
 
 @dataclass(frozen=True)
 class _LaneSet:
-    """The lanes of one map, and the connections on which its ranks agree where to end."""
+    """The lanes of one map, and the connections on which ranks agree on the last step."""
 
     control: Peers
     lanes: tuple[Peers, ...]
@@ -154,7 +155,7 @@ class _LaneSet:
 
 @dataclass(frozen=True)
 class _Closing:
-    """A map that its consumer left before the end."""
+    """A map that its consumer closed early."""
 
     lane_set: _LaneSet
     work: LaneWork[Any, Any]
@@ -164,8 +165,8 @@ class _Closing:
 class Lanes:
     """Connections of this process's threads to the other ranks. Construction is collective.
 
-    A lane's thread has its own peers. All other threads use the peers of the process; there, all ranks have
-    to make the same calls in the same order.
+    Each lane's thread has separate peers. All other threads use the peers of the process, on which all ranks
+    have to make the same calls in the same order.
     """
 
     def __init__(self, group: Group, count: int = LANES) -> None:
@@ -176,7 +177,7 @@ class Lanes:
         self.world_size = group.world_size
         self._outside = open_peers(group)
         self._free: list[_LaneSet] = []
-        self._closing: list[_Closing] = []  # in the order in which they were left
+        self._closing: list[_Closing] = []  # in the order in which they were closed
         self._of_thread = threading.local()
         group.before_leaving.append(self.settle)
 
@@ -199,12 +200,12 @@ class Lanes:
         ahead: int,
         place: Place[Item],
     ) -> Generator[Result]:
-        """Yield `map(function, items)` in order, computed in lanes; every rank calls it with as many items.
+        """Yield `map(function, items)` in order, computed in lanes; all ranks pass the same number of items.
 
-        `place` gives the epoch and the step of an item, the same on all ranks. A rank begins no item that is
-        `ahead` or more items after the next one to be taken. An error is raised to the consumer instead of
-        its item, and ends the iteration. The consumer may end it too, as `break` does, at the same point on
-        all ranks. Another map may run at the same time, on separate connections.
+        `place` gives the epoch and the step of an item, the same on all ranks. A rank starts an item only if
+        it is less than `ahead` items after the next one to be taken. An error is raised to the consumer
+        instead of its item, and ends the iteration. The consumer may also end it, for example by `break`, at
+        the same point on all ranks. Another map may run at the same time, on separate connections.
         """
         lane_set = self._free_set()
         work = LaneWork(function, items, ahead, place)
@@ -218,7 +219,7 @@ class Lanes:
             for index in range(len(items)):
                 yield work.take(index)
         except GeneratorExit:
-            if work.is_unwanted():  # the interpreter exits: a new thread would not run any more
+            if work.is_unwanted():  # the interpreter exits: a new thread would not run
                 work.give_up()
                 raise
             closing = threading.Thread(
@@ -228,14 +229,14 @@ class Lanes:
             closing.start()
             raise
         except BaseException:
-            work.give_up()  # an exchange on its connections is incomplete: they cannot be used again
+            work.give_up()  # an exchange is incomplete, so its connections cannot be reused
             raise
         for thread in threads:
             thread.join()
         self._free.append(lane_set)
 
     def settle(self) -> None:
-        """Wait until maps that were left early have ended on all ranks; raise their errors."""
+        """Wait until maps that were closed early have ended on all ranks; raise their errors."""
         while self._closing:
             closing = self._closing[0]
             closing.thread.join()
@@ -257,7 +258,7 @@ class Lanes:
 
 
 def _end_together(lane_set: _LaneSet, work: LaneWork[Any, Any], threads: Sequence[threading.Thread]) -> None:
-    """Make all steps that some rank has begun, then end the lanes."""
+    """Run all steps that some rank has started, then end the lanes."""
     begun = work.hold()
     if begun is not None:
         own = torch.tensor([begun]).view(torch.uint8)

@@ -31,7 +31,7 @@ _LOOK_AROUND = timedelta(seconds=0.1)  # interval at which a waiting thread chec
 
 @dataclass(frozen=True)
 class Message:
-    """Purpose of an exchange, which lets ranks detect that they make different exchanges."""
+    """Purpose of an exchange, by which ranks detect mismatched exchanges."""
 
     stage: str  # "asking for rows"
     counted: str  # category of its bytes in counts: "id" or "row"
@@ -44,11 +44,11 @@ class Message:
 
 @dataclass(frozen=True)
 class _Mark:
-    """Identification of the next exchange, which has to be equal on all ranks."""
+    """Identification of the next exchange, which must be equal on all ranks."""
 
     kind: int
     place: int  # epoch and step; -1: outside of batches
-    number: int  # of the exchange there
+    number: int  # of the exchange in this place
 
     @property
     def numbers(self) -> list[int]:
@@ -77,9 +77,9 @@ class _Mark:
 
 
 class _Memory:
-    """A reusable buffer: fresh pages cost more than the bytes that are written into them.
+    """A reusable buffer, because new pages cost more than writing the bytes.
 
-    It does not come from the native core's pool, as threads without Python could not return it there.
+    It does not come from the native core's pool, because threads without Python could not return it there.
     """
 
     def __init__(self) -> None:
@@ -95,14 +95,14 @@ class _Memory:
 
 @dataclass(frozen=True)
 class Messages:
-    """One message for each rank, or from each rank, one after another, each with a mark at its end."""
+    """Messages to or from each rank, concatenated, each followed by a mark."""
 
     content: Tensor  # uint8: all messages, padded, with space for a mark after each
     payloads: tuple[Tensor, ...]  # uint8, the content of each
 
     @classmethod
     def of(cls, content: Tensor, sizes: Sequence[int]) -> Messages:
-        """Return views of messages with these sizes in bytes, which lie one after another in `content`."""
+        """Return views of messages with these sizes in bytes, concatenated in `content`."""
         ends = list(accumulate(wire_bytes(size) for size in sizes))
         payloads = []
         for (start, end), size in zip(pairwise([0, *ends]), sizes, strict=True):
@@ -118,21 +118,21 @@ class Messages:
 
 
 class Peers:
-    """The ranks of a group as seen from one thread, or from several that take turns.
+    """The ranks of a group, for one thread or several that take turns.
 
-    Exchanges are collective: every rank makes the same calls in the same order. Each gives one payload (1-D
-    uint8) per rank, itself included, and gets one payload from each. The result is valid until the next
+    Exchanges are collective: every rank makes the same calls in the same order. Each rank sends one payload
+    (1-D uint8) to every rank, itself included, and receives one from each. The result is valid until the next
     exchange of these peers. An unexpected message is a ValueError that names its sender. A lost or late rank
     is a PeerLost. With one rank, nothing is sent.
 
     Buffers on a device are exchanged by `swap`, over the communicator of gradients (`open_channel`).
-    Everything else is control, and stays on gloo.
+    All other data are exchanged over gloo.
     """
 
     def __init__(self, group: Group, channel: ProcessGroup | None = None) -> None:
         self.rank = group.rank
         self.world_size = group.world_size
-        self.turn = threading.RLock()  # held during several exchanges that belong together
+        self.turn = threading.RLock()  # locked during several exchanges that belong together
         self._group = group
         self._channel = channel  # for these exchanges only; None: one rank
         self._of_devices: ProcessGroup | None = None  # for `swap` of buffers on a GPU
@@ -145,7 +145,7 @@ class Peers:
         self._given, self._found = _Memory(), _Memory()
 
     def begin(self, epoch: int, step: int, is_given_up: Callable[[], bool]) -> None:
-        """Begin a batch: later exchanges belong to it, and waits end once `is_given_up()` is True."""
+        """Begin a batch: later exchanges belong to it, and waits are aborted once `is_given_up()` is True."""
         self._place, self._number = epoch << 32 | step, 0
         self._is_given_up = is_given_up
         self.counts = defaultdict(float)
@@ -206,8 +206,8 @@ class Peers:
     def open_channel(self, device: torch.device) -> None:
         """Choose the channel for `swap` on a device. Collective, outside lanes.
 
-        It is the process group's if that uses NCCL: two communicators need one order of their collectives on
-        all ranks. Else a new one is opened, once.
+        It is the process group's if that uses NCCL, because the collectives of two communicators would need
+        the same order on all ranks. Otherwise a new one is opened, once.
         """
         if device.type != "cuda" or self._of_devices is not None or self.world_size == 1:
             return
@@ -217,8 +217,8 @@ class Peers:
     def swap(self, found: Tensor, given: Tensor, message: Message) -> None:
         """Exchange buffers of equal shares, uint8 (ranks, bytes), on a device: row q goes to rank q.
 
-        On a GPU the current stream waits for the exchange and the host does not, so contents are the caller's
-        to check: with `mark`, once `wait_until` has returned. One collective, which is not counted.
+        On a GPU the current stream waits for the exchange, but the host does not. The caller checks the
+        contents with `mark` once `wait_until` has returned. One collective, which is not counted.
         """
         if self.world_size == 1:
             found.copy_(given)
@@ -235,7 +235,7 @@ class Peers:
         self._group.wait_until(is_done, f"{message.stage}{self._due(message).where}: no answer on the device")
 
     def mark(self, message: Message, epoch: int, step: int) -> list[int]:
-        """Return the numbers by which ranks know a swapped buffer: `MARK_NUMBERS` of them."""
+        """Return the `MARK_NUMBERS` numbers that identify a swapped buffer."""
         return _Mark(message.kind, epoch << 32 | step, 0).numbers
 
     def check_mark(self, rank: int, message: Message, due: list[int], found: list[int]) -> None:
@@ -365,7 +365,7 @@ def _open_group(group: Group, backend: str) -> ProcessGroup:
     made: list[ProcessGroup] = []
     problem = f"connecting for an exchange took longer than {group.deadline_s:g} s"
     try:
-        # Without this limit gloo waits five times as long for a rank that cannot be reached.
+        # Without this limit, gloo waits five times as long for an unreachable rank.
         within(group.deadline_s, lambda: made.append(distributed.new_group(ranks, deadline, backend=backend)))
     except RuntimeError as error:
         if not is_broken(error):
@@ -386,8 +386,8 @@ _MOST_BYTES = 1 << 36
 def moved(peers: Peers, rows: Sequence[Tensor], message: Message) -> list[Tensor]:
     """Send `rows[q]`, (n, ...), to each rank q, and return the rows that each rank sent to this one.
 
-    The dtype and the shape of a row have to be the same on all ranks. Rows without numbers are sent as one
-    byte each, which carries their count.
+    The dtype and the row shape must be the same on all ranks. Empty rows are sent as one byte each, so that
+    the receiver can count them.
     """
     like = rows[0]
     row_bytes = like.element_size() * prod(like.shape[1:])
@@ -405,7 +405,7 @@ def moved(peers: Peers, rows: Sequence[Tensor], message: Message) -> list[Tensor
         if not row_bytes:
             found.append(like.new_empty(payload.numel(), *like.shape[1:]))
             continue
-        # Copied, as the next exchange overwrites the message.
+        # Copied, because the next exchange overwrites the message.
         found.append(payload.view(like.dtype).view(-1, *like.shape[1:]).clone())
     return found
 
@@ -463,7 +463,7 @@ class Writer:
         self._left = message
 
     def room(self, dtype: torch.dtype, count: int, shape: tuple[int, ...] = ()) -> Tensor:
-        """Return the place of the next array (count, *shape), to be filled; its padding is zero."""
+        """Return a view for the next array (count, *shape), to be filled; its padding is zero."""
         size = count * prod(shape) * dtype.itemsize
         place = self._left[:size]
         if size < padded(size):
@@ -472,7 +472,7 @@ class Writer:
         return place.view(dtype).view(count, *shape) if shape else place.view(dtype)
 
     def put(self, values: Tensor, dtype: torch.dtype, count: int | None = None) -> None:
-        """Write values as this dtype, with zeros up to `count` numbers."""
+        """Write values as this dtype, padded with zeros to `count` numbers."""
         if count is None or count == values.numel():
             self.room(dtype, values.numel()).copy_(values)
             return
@@ -482,7 +482,7 @@ class Writer:
 
 
 def as_bytes(arrays: Sequence[Tensor]) -> Tensor:
-    """Return the padded arrays one after another, uint8 (n)."""
+    """Return the padded arrays, concatenated, uint8 (n)."""
     flat: list[Tensor] = []
     for array in arrays:
         content = array.contiguous().view(-1).view(torch.uint8)
@@ -512,8 +512,8 @@ def check_below(numbers: Tensor, limit: int, what: str) -> None:
 
 
 def agreement(key: DrawKey, *facts: object) -> int:
-    """Return a hash of the key, its epoch and step, and the facts that ranks have to agree on for a draw.
+    """Return a hash of the key, its epoch and step, and the facts that must agree on all ranks for a draw.
 
-    It fits in int64. Rules may draw by the keys of other steps, so two keys of one value can differ.
+    It fits in int64. Rules may draw by the keys of other steps, so keys of equal value can differ.
     """
     return mix64(key.value ^ crc32(repr((key.of_epoch, key.step, *facts)).encode())) >> 1

@@ -1,7 +1,8 @@
 """Message formats of rows between ranks: sorted ids as requests, rows as responses, exact or rounded.
 
-In the format of fixed size, each rank has a share of a buffer: a header, then one section per array with room
-for `capacity` ids. The sizes of messages depend on no batch, so a GPU writes and reads them without its host.
+In the fixed-size format, each rank has a share of a buffer: a header, then one section per array with a
+capacity of `capacity` ids. Message sizes do not depend on the batch, so a GPU writes and reads messages
+without synchronizing with the host.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Wire(StrEnum):
-    """Format in which rows of float32 and float64 features are sent. Other columns are sent as stored."""
+    """Format in which float32 and float64 feature rows are sent. Other columns are sent as stored."""
 
     STORED = "stored"
     FLOAT16 = "float16"  # rounded
@@ -32,7 +33,7 @@ class Wire(StrEnum):
 
 @dataclass(frozen=True)
 class WireField:
-    """One of the tensors that rows of a column are sent as."""
+    """One of the tensors that encode a column's rows in a message."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # of one row
@@ -44,7 +45,7 @@ class WireField:
 
 
 def wire_fields(spec: ColumnSpec, wire: Wire) -> tuple[WireField, ...]:
-    """Return the tensors that rows of a column are sent as."""
+    """Return the tensors that encode a column's rows in a message."""
     if not is_rounded(spec, wire):
         return (WireField(stored_dtype(spec), spec.shape),)
     if wire is Wire.FLOAT16:
@@ -60,7 +61,7 @@ def stored_dtype(spec: ColumnSpec) -> torch.dtype:
 
 
 def is_rounded(spec: ColumnSpec, wire: Wire) -> bool:
-    """Return True if rows of a column are rounded: features, never a single number such as a time."""
+    """Return True if a column's rows are rounded: features, but not scalars such as times."""
     return wire is not Wire.STORED and spec.dtype in ("float32", "float64") and spec.shape != ()
 
 
@@ -85,13 +86,13 @@ def received_rows(sent: Sequence[Tensor], spec: ColumnSpec, wire: Wire) -> Tenso
 
 
 def rounded(rows: Tensor, spec: ColumnSpec, wire: Wire) -> Tensor:
-    """Return the rows as they would arrive, so that local and remote rows are equal."""
+    """Return the rows rounded as if they were sent, so that local and remote rows are equal."""
     return received_rows(sent_rows(rows, spec, wire), spec, wire) if is_rounded(spec, wire) else rows
 
 
 @dataclass(frozen=True)
 class RowRequest:
-    """Rows of one type. In a message, ids count from the first row of the receiving rank."""
+    """Rows of one type. In a message, ids are relative to the first row of the receiving rank."""
 
     type_: Type
     columns: tuple[str, ...]
@@ -126,7 +127,7 @@ def read(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> list[RowReq
 
 
 def largest(specs: Specs, held: Mapping[Type, int]) -> int:
-    """Return the largest size in bytes of a message that requests each row of each column at most once."""
+    """Return the maximum bytes of a message that requests each row of each column at most once."""
     return sum(
         8 * (_HEADER + len(columns) + held[type_] + 1) * max(1, len(columns))
         for type_, columns in specs.items()
@@ -199,18 +200,18 @@ def _ids(first: int, packed: Tensor, width: int) -> Tensor:
     return ids.cumsum_(0)
 
 
-_FLAGS = 1  # int64 behind the mark: 1 if some rank has more ids for this rank than fit
+_FLAGS = 1  # int64 after the mark: 1 if some rank has more ids for this rank than fit
 _NUMBER = 8  # bytes
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Columns of one type that are requested by the same ids."""
+    """Columns of one type that are requested with the same ids."""
 
     type_: NodeType
     columns: tuple[str, ...]
     capacity: int  # distinct ids for each rank
-    ids: torch.dtype  # int32 or int64, as the ranges of ids of all ranks need
+    ids: torch.dtype  # int32 or int64, depending on the id ranges of all ranks
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ class FixedWire:
     """Format of requests and answers of a batch, the same on all ranks.
 
     A request has the mark, the overflow flag and the number of ids of each group in its header. An answer has
-    the mark. What lies behind the last id of a group is undefined.
+    the mark. Bytes after the last id of a group are undefined.
     """
 
     groups: tuple[RowGroup, ...]
@@ -239,11 +240,11 @@ class FixedWire:
         return _NUMBER * MARK_NUMBERS + sum(rows)
 
     def requests(self, device: torch.device) -> Tensor:
-        """Return memory for requests to all ranks, uint8 (ranks, bytes), undefined."""
+        """Return uninitialized memory for requests to all ranks, uint8 (ranks, bytes)."""
         return torch.empty((self.world_size, self.request_bytes), dtype=torch.uint8, device=device)
 
     def answers(self, device: torch.device) -> Tensor:
-        """Return memory for answers to all ranks, uint8 (ranks, bytes), undefined."""
+        """Return uninitialized memory for answers to all ranks, uint8 (ranks, bytes)."""
         return torch.empty((self.world_size, self.answer_bytes), dtype=torch.uint8, device=device)
 
     def request_header(self, requests: Tensor) -> Tensor:
@@ -255,7 +256,7 @@ class FixedWire:
         return answers[:, : _NUMBER * MARK_NUMBERS].view(torch.int64)
 
     def ids(self, requests: Tensor) -> list[Tensor]:
-        """Return views of the ids of each group, (ranks, capacity), counted from the first of the owner."""
+        """Return views of each group's ids, (ranks, capacity), relative to the owner's first id."""
         found, start = [], _NUMBER * self._request_header
         for group in self.groups:
             size = group.capacity * group.ids.itemsize
@@ -264,7 +265,7 @@ class FixedWire:
         return found
 
     def rows(self, answers: Tensor) -> list[dict[str, list[Tensor]]]:
-        """Return views of the rows of each group: by column, its tensors (ranks, capacity, *shape)."""
+        """Return views of each group's rows: by column, its tensors (ranks, capacity, *shape)."""
         found: list[dict[str, list[Tensor]]] = []
         start = _NUMBER * MARK_NUMBERS
         for group in self.groups:
@@ -278,7 +279,7 @@ class FixedWire:
         return found
 
     def write_mark(self, headers: Tensor, mark: Sequence[int]) -> None:
-        """Write the mark of an exchange into headers of requests or answers; nothing is copied to a GPU."""
+        """Write an exchange's mark into headers of requests or answers, without a copy from the host."""
         for place, number in enumerate(mark):
             headers[:, place].fill_(number)
 

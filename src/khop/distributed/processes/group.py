@@ -1,4 +1,4 @@
-"""The process group of a run: its exchanges, their errors, and a clock that all ranks share."""
+"""The process group of a run: exchanges, their errors, and a clock shared by all ranks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _WORDS_OF_BACKENDS = ("gloo", "Connection closed by peer", "Connection reset by 
 class Group:
     """This process as one of the ranks. Exchanges are collective: all ranks call them in the same order.
 
-    With one rank nothing is exchanged. A wait longer than the deadline, or a lost rank, raises PeerLost. Its
-    message names the missing ranks, and the stage at which the other ranks waited.
+    With one rank, nothing is exchanged. A wait longer than the deadline, or a lost rank, raises PeerLost,
+    whose message names the missing ranks and the stage at which the other ranks waited.
     """
 
     rank: int = 0
@@ -41,7 +41,7 @@ class Group:
     store: Store | None = None  # None: one rank, or a group that khop did not create
     watch: Watch | None = None
     attempt: int = 0  # restarts of the whole group
-    before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # if no error occurred
+    before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # without errors only
     counters: Iterator[int] = field(default_factory=count, repr=False)  # numbers of shared counters
 
     @property
@@ -56,7 +56,7 @@ class Group:
 
     @contextmanager
     def exchanging(self, stage: str, epoch: int = 0, step: int = -1) -> Iterator[None]:
-        """Turn failures of collectives in the block, torch's own included, into PeerLost."""
+        """Turn failures of collectives in the block, including torch's, into PeerLost."""
         self.at(stage, epoch, step)
         try:
             yield
@@ -114,8 +114,8 @@ class Group:
     def meet(self, stage: str) -> None:
         """Wait until every rank enters the stage, before anything is exchanged.
 
-        Otherwise a rank that makes a collective call alone would send data that the other ranks take for
-        another exchange, and gloo would end the process.
+        Otherwise, if only one rank made a collective call, the other ranks would mistake its data for another
+        exchange, and gloo would end the process.
         """
         self.at(stage)
         if self.store is None:
@@ -132,8 +132,8 @@ class Group:
     def wait_until(self, is_done: Callable[[], bool], problem: str) -> None:
         """Wait for work of a device that depends on other ranks.
 
-        PeerLost after the deadline, or once the group has broken: NCCL itself would wait for ever, and what
-        it leaves behind after an abort must not be used.
+        PeerLost after the deadline, or once the group has broken: NCCL itself would wait forever, and its
+        results after an abort must not be used.
         """
         begun, pause_s = time.monotonic(), _SHORTEST_S
         while self.watch is None or not self.watch.is_broken:
@@ -157,8 +157,8 @@ class Group:
 def shared_counter(group: Group) -> Callable[[], int]:
     """Return a counter shared by all ranks: each call gives the next of 0, 1, 2, ... once. Collective.
 
-    Threads may share it, and faster ranks get more numbers. A group that khop did not create has no store:
-    there the ranks take turns.
+    Threads may share it, and faster ranks get more numbers. In a group that khop did not create, which has no
+    store, the ranks take turns.
     """
     if group.store is None:
         return count(group.rank, group.world_size).__next__
@@ -194,7 +194,7 @@ LateSentence = Callable[[Sequence[int], float], str]  # missing ranks, deadline 
 
 @dataclass(frozen=True, eq=False)
 class RankValues:
-    """Values that all ranks have to agree on, compared once through the group's store, not by a collective.
+    """Values that must be equal on all ranks, compared through the group's store without a collective.
 
     Each rank numbers its values in the order in which it makes them; equal numbers are compared.
     """
@@ -204,7 +204,7 @@ class RankValues:
 
     @classmethod
     def of(cls, group: Group) -> RankValues | None:
-        """Return the next value's comparison; None if there is one rank, or no store."""
+        """Return the comparison of the next value; None with one rank or without a store."""
         store = _store_of(group)
         if group.world_size == 1 or store is None:
             return None
@@ -213,15 +213,15 @@ class RankValues:
     def others(self, digest: str, description: str, late: LateSentence) -> dict[int, str]:
         """Wait for this value of every rank; return the descriptions by rank if digests differ.
 
-        PeerLost with the sentence that `late` makes of the missing ranks and the deadline in seconds, if they
-        do not come in time.
+        PeerLost if ranks do not arrive in time, with the sentence that `late` makes from the missing ranks
+        and the deadline in seconds.
         """
         store = _store_of(self.group)
         if store is None:  # the process group has ended
             return {}
         own, ranks = self.group.rank, self.group.world_size
         key = f"khop/compared/{self.number}"
-        # A number of the store is used again if the same store serves another process group later.
+        # Numbers repeat if the same store serves another process group later.
         key = f"{key}/{(store.add(key, 1) - 1) // ranks}"
         store.set(f"{key}/rank/{own}", description)
         store.add(f"{key}/digest/{digest}", 1)
@@ -259,9 +259,9 @@ def _store_of(group: Group) -> Store | None:
     return None
 
 
-_numbers: WeakKeyDictionary[Store, Iterator[int]] = WeakKeyDictionary()  # of the values compared in a store
+_numbers: WeakKeyDictionary[Store, Iterator[int]] = WeakKeyDictionary()  # of compared values
 ALONE = Group()
-_joined: list[Group] = []  # the group that this process has joined; global, as torch's own is
+_joined: list[Group] = []  # the group that this process has joined; global, like torch's
 
 
 def this_group() -> Group:
@@ -284,12 +284,12 @@ def leave(group: Group) -> None:
 
 
 def placed(values: Tensor) -> Tensor:
-    """Move values to the device of the exchange: unchanged, unless the group was created with NCCL alone."""
+    """Move values to the exchange's device: unchanged, unless the group was created with only NCCL."""
     return values.cuda() if distributed.get_backend() == "nccl" else values
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside DistributedDataParallel, or the model itself; it must have whole weights."""
+    """Return the model inside DistributedDataParallel, or the model itself; its weights must be unsharded."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     instance_of("model", inner, nn.Module, "must be a torch.nn.Module")
     if any(hasattr(parameter, "device_mesh") for parameter in inner.parameters()):  # a DTensor
@@ -303,7 +303,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def is_broken(error: RuntimeError) -> bool:
-    """Return True if torch.distributed reports a failed exchange, not an error of the computation."""
+    """Return True if torch.distributed reports a failed exchange rather than an error of the computation."""
     of_torch = isinstance(error, distributed.DistError)
     return of_torch or any(word in str(error) for word in _WORDS_OF_BACKENDS)
 
@@ -315,7 +315,7 @@ def clock_offset(group: Group) -> float:
     """Return the seconds by which this rank's `time.monotonic` is ahead of rank 0's. Collective.
 
     Processes on one machine share the clock: the offset is 0. Across machines it is an estimate. Its error is
-    less than half the duration of the shortest of eight exchanges.
+    less than half of the shortest of eight exchanges.
     """
     if group.world_size == 1:
         return 0.0
@@ -333,8 +333,8 @@ def offset_between(own: Tensor, other: Tensor) -> float:
     """Return the seconds by which one clock is ahead of another.
 
     `own` and `other`, both (rounds, 2), hold the times at which each side entered and left the same
-    exchanges. An exchange ends on no rank before all ranks have entered it, which bounds the offset from both
-    sides. If the bounds include 0, the offset is 0: both clocks may be the same.
+    exchanges. An exchange does not end on any rank before all ranks have entered it, which bounds the offset
+    on both sides. If the bounds include 0, the offset is 0: both clocks may be the same.
     """
     least = float((own[:, 0] - other[:, 1]).max())
     most = float((own[:, 1] - other[:, 0]).min())

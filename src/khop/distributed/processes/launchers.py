@@ -1,8 +1,8 @@
 """Rank of a process, from the environment that a launcher sets, and the network address of its machine.
 
-Launchers are torchrun, SLURM, Ray Train and Kubernetes. A run listens on one address, chosen by the user or
-the one that faces rank 0, never on all addresses. Gloo, NCCL and the store do not authenticate peers, so any
-process that reaches them can take part.
+Launchers are torchrun, SLURM, Ray Train and Kubernetes. A run listens on one address, either chosen by the
+user or the one that faces rank 0, never on all addresses. Gloo, NCCL and the store do not authenticate peers,
+so any process that reaches them can take part.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 
-PORT = 29500  # port of rank 0 unless another is set; torch's own default
+PORT = 29500  # port of rank 0 unless another is set; torch's default
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
 
 
 def gpu_of_rank(local_rank: int, visible: int) -> int:
-    """Return the index of the GPU of a rank, of those that its process sees.
+    """Return the index of a rank's GPU among the GPUs visible to its process.
 
-    SLURM, MIG and Kubernetes may show each process one GPU alone. ValueError if there is none for the rank.
+    SLURM, MIG and Kubernetes may make only one GPU visible to each process. ValueError if the rank has none.
     """
     if visible == 1:
         return 0
     if local_rank >= visible:
         raise ValueError(
             f"rank {local_rank} of this machine has no GPU: torch finds {visible}; start as many processes "
-            "as GPUs, or show each process another GPU, as srun --gpus-per-task=1 does"
+            "as GPUs, or make a different GPU visible to each process, as srun --gpus-per-task=1 does"
         )
     return local_rank
 
@@ -154,7 +154,7 @@ class Interface:
 
     @property
     def is_public(self) -> bool:
-        """True if the whole Internet may reach the address."""
+        """True if the address is public."""
         return ipaddress.ip_address(self.address).is_global
 
 
@@ -192,9 +192,9 @@ def interfaces() -> list[Interface]:
 def chosen(interface: str, among: Sequence[Interface]) -> Interface:
     """Return the first interface with this name, this address, or an address in this network.
 
-    Only the first address of each interface counts. ValueError lists all interfaces if none matches.
+    Only the first address of each interface is compared. ValueError lists all interfaces if none matches.
     """
-    first: dict[str, Interface] = {}  # first address of each name: gloo uses no other
+    first: dict[str, Interface] = {}  # first address of each name, the only one that gloo uses
     for each in among:
         first.setdefault(each.name, each)
     matching = [each for each in first.values() if interface == each.name or _lies_in(each, interface)]
@@ -213,7 +213,7 @@ def _found(interface: str | None, rank_info: RankInfo, among: Sequence[Interface
     is_of_one_machine = rank_info.local_world_size == rank_info.world_size
     if is_of_one_machine or rank_info.host == "localhost" or rank_info.host.startswith("127."):
         return LOOPBACK
-    # This machine's own name often resolves to 127.0.1.1 here: then take the interface of the default route.
+    # A machine's name often resolves to 127.0.1.1 on itself: then use the interface of the default route.
     facing = [_own_address_towards(host) for host in (rank_info.host, _ELSEWHERE)]
     own = {each.address: each for each in among if not each.is_loopback}
     return next((own[address] for address in facing if address in own), LOOPBACK)
@@ -227,7 +227,7 @@ def _lies_in(interface: Interface, network: str) -> bool:
 
 
 def _own_address_towards(host: str) -> str:
-    """Return this machine's source address of packets to the host; "" if there is no route."""
+    """Return this machine's source address for packets to the host; "" if there is no route."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -17,21 +17,21 @@ _grace_s = 0.0
 def main(pipe: int, tracker: int) -> None:
     """Run a spawned process as `multiprocessing` does, and end it when the parent process is gone.
 
-    `pipe` is the inherited end of the pipe through which the parent sends the work. The parent holds the
-    other end for as long as it lives. The kernel closes that end however the parent dies, also before this
-    process has begun. It stays open when only the thread that started this process ends.
+    `pipe` is the inherited end of the pipe through which the parent sends the work. The parent keeps the
+    other end open until it exits. The kernel closes that end however the parent dies, even before this
+    process has begun. It stays open if only the thread that started this process ends.
     """
-    for number in STOPPING:  # until the work begins, a signal ends this process at once and without a word
+    for number in STOPPING:  # until the work begins, a signal ends this process immediately and silently
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     watched = os.dup(pipe)  # spawn_main closes `pipe` once the work is read
     threading.Thread(target=_end_with_parent, args=(watched,), name="khop-parent", daemon=True).start()
-    from multiprocessing.spawn import spawn_main  # imported late: the watch has to begin first
+    from multiprocessing.spawn import spawn_main  # imported late: watching has to begin first
 
     try:
         spawn_main(pipe_handle=pipe, tracker_fd=tracker)
     finally:
-        if _is_closed(watched, timeout_ms=0):  # no traceback about work that was received only in part
+        if _is_closed(watched, timeout_ms=0):  # avoids a traceback about partly received work
             os._exit(BROKEN)
 
 
@@ -50,5 +50,5 @@ def _end_with_parent(pipe: int) -> None:
 def _is_closed(pipe: int, timeout_ms: int | None) -> bool:
     """Wait until the other end is closed; unread data do not matter."""
     poll = select.poll()
-    poll.register(pipe, 0)  # POLLHUP alone, which is always reported
+    poll.register(pipe, 0)  # only POLLHUP, which is always reported
     return bool(poll.poll(timeout_ms))

@@ -1,6 +1,6 @@
 """Rendezvous of the ranks of a run through a key-value store, up to the process group.
 
-The store may have entries of earlier attempts. One address of one machine hosts it.
+The store may have entries of earlier attempts. It listens on one address of one machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def reached_store(rank: int, host: str, port: int, deadline_s: float) -> TCPStor
 
 
 def wait_for(store: Store, keys: Mapping[int, str], deadline_s: float) -> list[int]:
-    """Wait until the store has the keys of all ranks; return the ranks with keys missing at the deadline."""
+    """Wait until the store has the keys of all ranks; return the ranks that miss the deadline."""
     # Not Store.wait: after a timeout it prints a stack of C++ frames to the terminal.
     end = time.monotonic() + deadline_s
     missing = list(keys)
@@ -100,7 +100,7 @@ class Rendezvous:
     """The entry of a rank that has arrived."""
 
     host: str
-    address: str  # that the rank listens on
+    address: str  # on which the rank listens
     attempt: int  # restarts by its launcher; launchers of two machines may count differently
     token: int = 0  # unique among the processes of this store
     card: str = ""  # the GPU of the rank; empty if it has none, or a part of one (MIG)
@@ -108,7 +108,7 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Round:
-    """All ranks of one attempt, after each has seen the others."""
+    """All ranks of one attempt, once each has seen the others."""
 
     number: int  # number of the attempt in this store, from 1
     ranks: Mapping[int, Rendezvous]
@@ -128,7 +128,7 @@ def arrive(store: Store, rank: int, world_size: int, own: Rendezvous, deadline_s
     """Wait for every rank; PeerLost names the ranks that did not arrive within the deadline.
 
     Rank 0 opens a round and admits the processes that arrive in it. The others join the newest round. A round
-    left by an earlier attempt has admitted other processes, and so delays no rank.
+    of an earlier attempt does not delay any rank, because it has admitted other processes.
     """
     own = replace(own, token=store.add(_TOKENS, 1))
     keys = {other: f"arrived/{other}" for other in range(world_size)}
@@ -203,7 +203,7 @@ class _Address:
         return hosted_store(self.interface.address, self.rank_info.port) if self.is_host else self.store()
 
     def store(self) -> Store:
-        """Connect to the store once more."""
+        """Open another connection to the store."""
         at = self.rank_info
         host = self.interface.address if self.is_host else at.host
         return reached_store(at.rank, host, at.port, self.deadline_s)
@@ -216,14 +216,14 @@ def joined(
     """Make this process a rank while the block runs: gloo on the CPU, and NCCL as well on GPUs.
 
     PeerLost names the ranks that did not arrive within the deadline. OSError if the port is taken. An error
-    in the block is reported to the other ranks, which then end as well. A store that rank 0 hosts listens on
-    the interface's address. The caller has to make gloo and NCCL do the same, through their environment
-    variables.
+    in the block is reported to the other ranks, which then end as well. A store on rank 0 listens on the
+    interface's address. The caller has to make gloo and NCCL use the same interface, through their
+    environment variables.
     """
     address = _Address(rank_info, interface, deadline_s)
     whole_store = address.first_store()
     met = _met(whole_store, address, device)
-    # Separate connections: a call that blocks on one delays every other call on it.
+    # Separate connections: a blocked call delays all other calls of its connection.
     store, telling, asking = (
         part_of(each, met.number) for each in (whole_store, address.store(), address.store())
     )
@@ -259,7 +259,7 @@ def joined(
 
 @contextmanager
 def _told(group: Group) -> Iterator[None]:
-    """Report an error to the other ranks; turn a broken exchange in the user's own loop into PeerLost."""
+    """Report an error to the other ranks; turn a broken exchange in the user's loop into PeerLost."""
     assert group.watch is not None
     try:
         with group.exchanging("starting"):
@@ -278,7 +278,7 @@ def _told(group: Group) -> Iterator[None]:
 
 
 def _is_orderly(error: BaseException) -> bool:
-    """Return True for a requested end: Ctrl-C, SIGTERM, sys.exit(0)."""
+    """Return True for a requested exit: Ctrl-C, SIGTERM, sys.exit(0)."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
 
 
@@ -299,7 +299,7 @@ def _make_torch_group(store: Store, address: _Address, device: torch.device) -> 
 
     problem = f"There was no answer within {deadline_s:g} s"
     try:
-        if within(deadline_s, connect):  # gloo's own limit is five times as long
+        if within(deadline_s, connect):  # gloo's limit is five times as long
             return
     except RuntimeError as error:
         if not is_broken(error):
@@ -315,7 +315,7 @@ def _make_torch_group(store: Store, address: _Address, device: torch.device) -> 
 def _met(store: Store, address: _Address, device: torch.device) -> Round:
     """Wait for all ranks.
 
-    PeerLost if one does not arrive, ValueError if the others cannot reach one, or if two have the same GPU.
+    PeerLost if a rank does not arrive; ValueError if others cannot reach a rank, or two have the same GPU.
     """
     at, deadline_s = address.rank_info, address.deadline_s
     own = Rendezvous(socket.gethostname(), address.interface.address, at.attempt, card=_card(device))
@@ -350,7 +350,7 @@ def check_cards(ranks: Mapping[int, Rendezvous]) -> None:
         if arrived.card and other != rank:
             raise ValueError(
                 f"ranks {other} and {rank} use the same GPU of host {arrived.host} ({arrived.card}): start "
-                "one process per GPU, or show each process another GPU by CUDA_VISIBLE_DEVICES, as srun "
+                "one process per GPU, or give each process a different GPU by CUDA_VISIBLE_DEVICES, as srun "
                 "--gpus-per-task=1 does"
             )
 

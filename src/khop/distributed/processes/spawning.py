@@ -35,7 +35,7 @@ from khop.errors import PeerLost, Terminated, is_told, told
 
 
 class RankProcess(SpawnProcess):
-    """A process of `multiprocessing.get_context("spawn")` with a different first line of Python."""
+    """A process of `multiprocessing.get_context("spawn")` with a different entry point."""
 
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> Popen:
@@ -45,7 +45,7 @@ class RankProcess(SpawnProcess):
 class _RankPopen(Popen):
     """A Popen with another command line.
 
-    multiprocessing has no hook for the command line alone, so the methods below replace its own.
+    multiprocessing does not have a hook for the command line, so the methods below replace the originals.
     """
 
     def duplicate_for_child(self, fd: int) -> int:
@@ -68,7 +68,7 @@ class _RankPopen(Popen):
         finally:
             _close(pipe, alive)
         with suppress(BrokenPipeError), open(pipe_of_parent, "wb", closefd=False) as stream:
-            stream.write(work)  # broken: the process was killed already, and its exit code says so
+            stream.write(work)  # a broken pipe means the process was killed, which its exit code shows
 
     def _pickled(self, process_obj: BaseProcess) -> memoryview:
         content = io.BytesIO()
@@ -120,7 +120,7 @@ def _command(pipe: int, tracker: int) -> list[str]:
 
 STOPPING_S = 15.0  # for ranks to save their work after a signal to stop
 _TOLD = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes of ranks that were stopped
-_UNTOLD = 71  # exit code of a rank that was stopped and has not said so
+_UNTOLD = 71  # exit code of a rank that was stopped without reporting it
 _STOPPED = {*_TOLD, _UNTOLD, -signal.SIGINT}
 
 
@@ -136,7 +136,7 @@ class Failure:
 
     @property
     def is_cause(self) -> bool:
-        """True if it is an error of this rank, not a consequence of another rank's end."""
+        """True if the error is this rank's, not a consequence of another rank's end."""
         return self.kind != PeerLost.__name__
 
     def error(self) -> Exception:
@@ -158,7 +158,7 @@ def run_ranks(
 ) -> None:
     """Call `target(rank_info, *arguments)` in `procs` new processes; return when all have succeeded.
 
-    `start(rank)` is entered while a process is started; default none.
+    `start(rank)` is a context that is entered while a process is started; default none.
 
     No process survives the call. An error in one ends the others within seconds, and is raised here. Ctrl-C
     and SIGTERM are forwarded once to every rank, and ranks get time to save their work.
@@ -176,7 +176,7 @@ def run_ranks(
                 if not signals:
                     with nullcontext() if start is None else start(rank):
                         _start(process)
-                    if signals:  # it came before the process had an id
+                    if signals:  # the signal came before the process had an id
                         _send(process, signals[-1])
             _await_end([process for process in ranks if process.pid is not None], signals)
     finally:
@@ -191,7 +191,7 @@ def _name(rank: int) -> str:
 def _start(process: RankProcess) -> None:
     """Start a rank with signals blocked: neither this process nor the rank can stop half-way.
 
-    A signal during the imports of the rank ends it at once; later ones reach it once, from this process.
+    A signal during the imports of the rank ends it immediately; later ones reach it once, from this process.
     """
     getfd()  # starts the tracker of multiprocessing, which unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
@@ -264,7 +264,7 @@ def _passing_on(ranks: Sequence[RankProcess], signals: list[int]) -> Iterator[No
 
 def _send(process: RankProcess, number: int) -> None:
     if process.pid is not None and process.exitcode is None:
-        with suppress(ProcessLookupError):  # it has ended since
+        with suppress(ProcessLookupError):  # it has already ended
             os.kill(process.pid, number)
 
 
@@ -292,7 +292,7 @@ def _end(process: RankProcess) -> bool:
 
 
 def _raise_for(ranks: Sequence[RankProcess], signals: Sequence[int], store: TCPStore) -> None:
-    """Raise the first error among ranks that have ended by themselves."""
+    """Raise the first error among ranks that were not stopped."""
     codes = {process.exitcode for process in ranks}
     if signals or codes & _STOPPED:
         is_termination = signal.SIGTERM in signals or 128 + signal.SIGTERM in codes

@@ -20,7 +20,7 @@ from khop.distributed.processes.rank_entry import BROKEN
 __all__ = ["GradBucket", "PrefixStore", "Store", "TCPStore"]
 
 
-ANSWER_S = 5.0  # for an answer of the store over any network, after a failure
+ANSWER_S = 5.0  # longest wait for the store after a failure, on any network
 _FAILURES, _BROKEN = "failures", "broken"
 
 
@@ -37,7 +37,7 @@ class Status:
 
     @property
     def place(self) -> str:
-        """The stage in words, with epoch and step where there is a step."""
+        """The stage in words, with epoch and step if there is a step."""
         return self.stage if self.step < 0 else f"{self.stage} in epoch {self.epoch}, step {self.step}"
 
 
@@ -45,12 +45,12 @@ class HealthBoard:
     """The status and failures of all ranks, kept in the store of the rendezvous.
 
     If the network to the store is cut, calls to it return neither a value nor an error. Reads, and reports of
-    failures, therefore wait ANSWER_S at most; after the first timeout they return nothing at once. Only
+    failures, therefore wait ANSWER_S at most; after the first timeout they return nothing immediately. Only
     `beat` may block without limit.
     """
 
     def __init__(self, telling: Store, asking: Store, world_size: int, where: str) -> None:
-        """Take two connections to the store: a call that blocks on one delays every other call on it."""
+        """Take two connections to the store: a blocked call delays all other calls of its connection."""
         self.where = where  # the store, in words
         self._telling = telling  # used by the heartbeat thread alone
         self._asking = asking
@@ -73,7 +73,7 @@ class HealthBoard:
         return {rank: Status(**json.loads(text)) for rank, text in enumerate(texts)}
 
     def failures(self) -> list[str]:
-        """Return one sentence for each rank that has reported its own error."""
+        """Return one sentence for each rank that has reported an error."""
         texts: list[bytes] = []
 
         def read() -> None:
@@ -84,7 +84,7 @@ class HealthBoard:
         return [text.decode() for text in texts]
 
     def tell_failure(self, sentence: str) -> None:
-        """Report that this rank ends with its own error."""
+        """Report that this rank ends with an error."""
 
         def write() -> None:
             number = self._asking.add(_FAILURES, 1)
@@ -128,13 +128,13 @@ def within(seconds: float, ask: Callable[[], object]) -> bool:
 
 BEAT_S = 0.4  # interval of a rank's heartbeats
 SILENT_BEATS = 4  # heartbeats missed before a rank is declared dead
-GRACE_S = 6.0  # for a rank to end by itself after the group has broken: write a checkpoint, report the error
+GRACE_S = 6.0  # for a rank to exit after the group has broken: write a checkpoint, report the error
 EVALUATING = "evaluating"  # stage of khop.evaluate, which all ranks have to call
 _LATEST_BEAT_S = 2.0  # longest wait for a heartbeat; the heartbeat thread may have ended
 
 
 class Heartbeat:
-    """Status of this rank, sent to the store by a thread, as the rank itself may be blocked anywhere.
+    """Status of this rank, sent to the store by a separate thread, because the rank may be blocked.
 
     The status is sent about twice a second. The status of other ranks is read only after a failure.
     """
@@ -147,19 +147,19 @@ class Heartbeat:
         self.closed = threading.Event()
         self._board = board
         self._rank = rank
-        self._beats = 0  # separate from the status: the thread sets this, the rank the status
+        self._beats = 0  # not in the status: this is set by the thread, the status by the rank
 
     def send(self) -> None:
         """Send the status once; RuntimeError if the store is gone."""
         self._beats += 1
         if self._board.beat(self._rank, replace(self.status, beat=self._beats)):
-            if self.failures is None:  # at once, while the store still exists
+            if self.failures is None:  # immediately, while the store still exists
                 self.failures = self._board.failures()
             self.broken = self.broken or "the group has broken"
         self.sent_at = time.monotonic()
 
     def listen(self, beats: int) -> None:
-        """Wait for `beats` of this rank's own heartbeats: if they are late, other ranks' may be late too."""
+        """Wait for `beats` heartbeats of this rank: if they are late, other ranks' may be late too."""
         heard, end = self._beats + beats, time.monotonic() + beats * _LATEST_BEAT_S
         while self._beats < heard and time.monotonic() < end and not self.closed.is_set():
             time.sleep(BEAT_S / 4)
@@ -175,14 +175,14 @@ class Heartbeat:
 
 
 class Watch:
-    """Heartbeat of this rank, and a guard that ends it if it outlives its broken group. Both are threads."""
+    """Threads of a rank: its heartbeat, and a guard that ends the rank if it outlives a broken group."""
 
     def __init__(self, board: HealthBoard, rank: int, host: str, deadline_s: float) -> None:
         self.rank = rank
         self.heartbeat = Heartbeat(board, rank, host)
         self._board = board
         self._gone: set[int] = set()  # ranks that stopped answering
-        self._silence_s = deadline_s + 2 * ANSWER_S  # of the store; longer than a failed wait needs to report
+        self._silence_s = deadline_s + 2 * ANSWER_S  # of the store; longer than reporting a failed wait
         self._threads = [
             threading.Thread(target=self.heartbeat.run, name="khop-watch", daemon=True),
             threading.Thread(target=self._guard, name="khop-guard", daemon=True),
@@ -206,7 +206,7 @@ class Watch:
         self.heartbeat.status = replace(before, stage=stage, epoch=epoch, step=step, count=before.count + 1)
 
     def failed(self, sentence: str) -> None:
-        """Report an error of this rank to the other ranks, and give up."""
+        """Report an error of this rank to the other ranks, and declare the group broken."""
         own = self.heartbeat.status
         place = f"rank {self.rank} (host {own.host}) failed {own.place}"
         self._board.tell_failure(f"{place}: {sentence}")
@@ -218,7 +218,7 @@ class Watch:
         self._board.tell_broken()
 
     def outlast(self) -> None:
-        """Wait a while for the other ranks to end: the launcher of this rank may take the store with it."""
+        """Wait a while for the other ranks to end: the store may end with this rank's launcher."""
         end, now = time.monotonic() + GRACE_S / 2, self._board.statuses()
         living = {rank: now[rank] for rank in now.keys() - self._gone - {self.rank}}
         while living and time.monotonic() < end:
@@ -236,7 +236,7 @@ class Watch:
     def report(self, deadline_s: float) -> str:
         """Return one sentence that names the missing ranks and the stage of the waiting ranks.
 
-        Called once a wait of this rank has failed.
+        Called after a wait of this rank has failed.
         """
         heartbeat = self.heartbeat
         if heartbeat.failures:
@@ -278,7 +278,7 @@ class Watch:
 
 
 def _late(now: Mapping[int, Status], rank: int, deadline_s: float) -> str:
-    """Name the ranks that did not come to the stage at which this rank waited."""
+    """Name the ranks that did not reach the stage at which this rank waited."""
     evaluating = [each for each, status in now.items() if status.stage.startswith(EVALUATING)]
     others = [each for each in now if each not in evaluating]
     if evaluating and others:
@@ -288,7 +288,7 @@ def _late(now: Mapping[int, Status], rank: int, deadline_s: float) -> str:
         )
     least = min(status.count for status in now.values())
     late = [other for other, status in now.items() if status.count == least and other != rank]
-    if not late:  # this rank itself came last, and the others have waited for it
+    if not late:  # this rank was last, and the others have waited for it
         return (
             f"{_who([rank], now)} waited {deadline_s:g} s, although all others had arrived; "
             f"{_waiting([rank], now)}"
