@@ -127,6 +127,13 @@ def test_a_forked_process_is_ended_by_signals(tmp_path: Path) -> None:
             assert process.wait(60) == -number
 
 
+def test_a_forked_process_spawns_with_the_lowest_file_descriptors() -> None:
+    """A rank's pipe has the number that a socket of the server had."""
+    command = [sys.executable, "-m", "support.start_probe", "spawn"]
+    done = subprocess.run(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"spawned\n", b"")
+
+
 COLLECTION = """
 import re, sys
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires

@@ -338,7 +338,8 @@ def _serve_own_ranks() -> Client:
 
     near, far = socket.socketpair()
     if os.fork() == 0:
-        kept = fcntl.fcntl(far.fileno(), fcntl.F_DUPFD, HIGH)
+        kept = fcntl.fcntl(far.detach(), fcntl.F_DUPFD, HIGH)
+        near.detach()  # a socket that is deleted later would close a number that is in use again
         os.closerange(0, HIGH)
         nothing = os.open(os.devnull, os.O_RDWR)
         for fd in (1, 2):

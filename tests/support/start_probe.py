@@ -40,6 +40,13 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["wait"]:
         print("ready", flush=True)
         time.sleep(60)
+    if sys.argv[1:] == ["spawn"]:  # with the lowest file descriptors as its pipes
+        from khop.distributed.processes.spawning import RankProcess  # imports torch
+
+        child = RankProcess(target=print, args=("spawned",))
+        child.start()
+        child.join()
+        sys.exit(child.exitcode)
     print(json.dumps(state()))
     print("to stderr", file=sys.stderr)
     sys.exit(3)

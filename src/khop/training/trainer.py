@@ -386,10 +386,10 @@ class Trainer:
             "seed": str(settings.seed),
             "way to compute layers": CHOICES.setting,
             "launches": launches,
-            "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
+        check_equal_settings(self._group, {**own, **settings.facts})  # another graph explains other seeds
         compare_ranks(self.loader)  # its errors about seeds are more detailed
-        check_equal_settings(self._group, {**own, **settings.facts})
+        check_equal_settings(self._group, {"seeds, batch size and order": json.dumps(loader, sort_keys=True)})
         if self._group.rank == 0:
             notice_drawn_relations(self.model, self.loader)
         self._output.begin(state, len(self.loader))
