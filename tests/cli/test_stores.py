@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -17,8 +18,9 @@ import pytest
 
 import khop
 from cli.conftest import Ran
+from khop.cli.stores import published
 from khop.graph.folder import open_folder
-from khop.graph.remote import Location, StoreError, publish, publish_files, staged, target, writing
+from khop.graph.remote import Location, StoreError, matches, publish, publish_files, staged, target, writing
 from support.commands import ENVIRONMENT
 from support.object_store import SECRET, Bucket, s3_server
 from support.small_folders import write_learnable_graph
@@ -290,3 +292,118 @@ def test_refused_credentials_are_not_printed(khop_command: Command, monkeypatch:
         assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in ran.stderr
         assert SECRET not in ran.stderr
         assert environment["AWS_ACCESS_KEY_ID"] not in ran.stderr
+
+
+def test_an_upload_that_stops_leaves_no_file(bucket: Bucket, tmp_path: Path) -> None:
+    source = tmp_path / "large.npy"
+    source.write_bytes(bytes(20 << 20))
+
+    def stop(size: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Location.of("s3://data/stopped/large.npy").opened().write("", source, stop)
+    gc.collect()  # pyarrow writes the bytes so far when it frees the stream
+    assert bucket.names("stopped") == []
+
+
+def test_what_a_killed_command_left_in_the_cache_is_not_in_the_way(bucket: Bucket) -> None:
+    url = "s3://data/killed/rows.npy"
+    target(url).write_bytes(b"left")
+    assert not target(url).exists()
+    target(url).write_bytes(b"left")
+    bucket.write("killed/rows.npy", b"of another machine")
+    assert staged(url).read_bytes() == b"of another machine"
+    run = target("s3://data/killed/run")
+    run.mkdir()
+    (run / "config.toml").write_text("graph = 'g'\n")
+    assert not target("s3://data/killed/run").exists()
+
+
+def test_patterns_match_as_those_of_local_files(bucket: Bucket) -> None:
+    names = ["top-0.csv", "globs/a.csv", "globs/b/c.csv", "globs/b/c/d.csv", "globs/e[1].csv", "globs/f.txt"]
+    for name in names:
+        bucket.write(name, name.encode())
+
+    def found(pattern: str) -> list[str]:
+        return [path.read_text() for path in matches(f"s3://data/{pattern}")]
+
+    assert found("globs/**/*.csv") == [name for name in names if name[:5] == "globs" and name[-3:] == "csv"]
+    assert found("globs/*/*.csv") == ["globs/b/c.csv"]
+    assert found("globs/?.csv") == ["globs/a.csv"]
+    assert found("globs/e[1].csv") == ["globs/e[1].csv"]  # its name, before its pattern
+    assert found("top-*.csv") == ["top-0.csv"]
+    with pytest.raises(
+        ValueError, match=r"^s3://da\*/x.csv: \*, \? and \[ are for paths; give the name of the"
+    ):
+        matches("s3://da*/x.csv")
+    with pytest.raises(ValueError, match="without options") as refused:
+        matches("s3://data/a.csv?secret_key=verysecret")
+    assert "verysecret" not in str(refused.value)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(bucket: Bucket) -> None:
+    bucket.write("moving/rows.csv", bytes(20 << 20))
+
+    def change(what: str, done: int, total: int) -> None:
+        bucket.write("moving/rows.csv", b"new" * (7 << 20))
+
+    with pytest.raises(StoreError, match=r"changed while it was read; try again$"):
+        staged("s3://data/moving/rows.csv", change)
+    assert staged("s3://data/moving/rows.csv").read_bytes() == b"new" * (7 << 20)
+
+
+def test_a_run_has_one_writer(bucket: Bucket) -> None:
+    run = target("s3://data/runs/one-writer")
+    says = r"^s3://data/runs/one-writer: another process of this machine writes it; wait until it ends$"
+    with writing(run), pytest.raises(ValueError, match=says), writing(run):
+        pass
+    with writing(run):
+        pass
+
+
+def test_removed_checkpoints_leave_no_folders(bucket: Bucket) -> None:
+    run = target("s3://data/runs/folders")
+    (run / "checkpoints/last").mkdir(parents=True)
+    (run / "config.toml").write_text("graph = 'g'\n")
+    for state in ("one", "two", "three"):
+        (run / "checkpoints/last/state.json").write_text(state)
+        publish(run)
+    assert len(bucket.folders("runs/folders/checkpoints")) == 1
+
+
+def test_a_folder_that_cannot_be_uploaded_is_kept(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = target("s3://data/graphs/kept")
+    folder.mkdir()
+    (folder / "graph.json").write_text("{}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"cannot be reached .*The result is in kept$"):
+        published(folder)
+    assert Path("kept/graph.json").read_text() == "{}"
+
+
+def test_operands_of_import_are_told_from_values_of_options(bucket: Bucket, khop_command: Command) -> None:
+    users = "\n".join(["id,x", *(f"u{i},{i * 3}" for i in range(20))])
+    edges = "\n".join(["src,dst", *(f"u{i},u{(i * 7 + 1) % 20}" for i in range(20))])
+    bucket.write("operands/users.csv", users.encode())
+    bucket.write("operands/edges.csv", edges.encode())
+    names = ["s3://data/operands/users.csv", "s3://data/operands/edges.csv"]
+    guessed = khop_command("import", "--guess", *names)
+    assert guessed.code == 0, guessed.stderr
+    assert [f'files = ["{name}"]' in guessed.stdout for name in names] == [True, True]
+    # Files of a spec in a store are relative to it.
+    bucket.write("operands/spec.toml", guessed.stdout.replace("s3://data/operands/", "").encode())
+    spec = "s3://data/operands/spec.toml"
+    for path in Location.of("s3://data/operands").mirror.iterdir():
+        path.unlink()
+    imported = khop_command("import", "--threads", "1", spec, "s3://data/graphs/an operand")
+    assert imported.code == 0, imported.stderr
+    assert "Show it: khop info 's3://data/graphs/an operand'" in imported.stdout
+    Path("edges.txt").write_text("0 1\n1 2\n")
+    imported = khop_command("import", "--undirected", "edges.txt", "s3://data/graphs/undirected")
+    assert imported.code == 0, imported.stderr
+    assert "graph.json" in bucket.names("graphs/undirected")
+    for words in (["init"], ["info"], ["info", "--json"], ["verify"], ["verify", "--json"]):
+        shown = khop_command(*words, "s3://data/graphs/an operand")
+        assert "s3://data/graphs/an operand" in shown.stdout
+        assert str(Location.of(spec).mirror.parents[2]) not in shown.stdout

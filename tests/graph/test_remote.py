@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,3 +91,28 @@ def test_the_command_refuses_stores_where_it_changes_folders(
     assert (
         ran.stderr == "khop: s4://: unknown scheme; did you mean s3://? khop reads s3://, gs:// and az://\n"
     )
+
+
+def test_credentials_are_not_printed_by_commands_that_refuse_stores(
+    khop_command: Callable[..., Ran],  # noqa: F811
+) -> None:
+    ran = khop_command("append", "s3://someone:verysecret@b/g", "spec.toml")
+    assert ran.code == 2
+    assert ran.stderr.startswith("khop: s3://...: the URL has credentials")
+    assert "verysecret" not in ran.stderr
+    ran = khop_command("s3://b/g")
+    assert (
+        ran.stderr
+        == "khop: khop s3://b/g: is not a command; to train on a graph: khop train --graph s3://b/g\n"
+    )
+
+
+def test_mirrors_in_json_are_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "josé"))
+    text = json.dumps({"run": str(Location.of("s3://b/runs/a").mirror)})
+    assert json.loads(with_urls(text)) == {"run": "s3://b/runs/a"}
+
+
+def test_a_bucket_that_cannot_be_one_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^s3://my bucket: is not the name of a bucket; correct the URL$"):
+        Location.of("s3://my bucket/g")

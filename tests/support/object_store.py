@@ -80,6 +80,11 @@ class Bucket:
         begin = len(f"{self._name}/{folder}/")
         return sorted(one.path[begin:] for one in found if one.type == fs.FileType.File)
 
+    def folders(self, folder: str) -> list[str]:
+        """Return the folders in a folder."""
+        found = self._system.get_file_info(fs.FileSelector(f"{self._name}/{folder}"))
+        return [one.base_name for one in found if one.type == fs.FileType.Directory]
+
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._system.delete_file(f"{self._name}/{name}")

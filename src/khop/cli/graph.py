@@ -22,6 +22,7 @@ from khop.graph.build import save_graph
 from khop.graph.folder import open_folder, refuse_damage
 from khop.graph.layout import is_partitioned
 from khop.graph.partitions.placements import Placement
+from khop.graph.remote import with_urls
 from khop.graph.resplit import resplit as random_splits
 from khop.graph.store import open_csc_graph
 from khop.graph.verify import verify_folder
@@ -37,11 +38,13 @@ def verify(folder: Path, as_json: bool) -> None:
             verify_partition(folder, notice) if is_partitioned(folder) else verify_folder(folder, notice)
         )
     if as_json:
-        typer.echo(json.dumps({"path": str(folder), "findings": [asdict(finding) for finding in findings]}))
+        outcome = {"path": str(folder), "findings": [asdict(finding) for finding in findings]}
+        typer.echo(with_urls(json.dumps(outcome)))
     else:
         for finding in findings:
-            typer.echo(f"{folder / finding.file}: {finding.problem}")
-        typer.echo(f"{folder}: {_findings(len(findings))}" if findings else f"{folder}: no problems found")
+            typer.echo(with_urls(f"{folder / finding.file}: {finding.problem}"))
+        found = _findings(len(findings)) if findings else "no problems found"
+        typer.echo(with_urls(f"{folder}: {found}"))
     if findings:
         raise typer.Exit(1)
     tell_next(("khop", "info", str(folder)))

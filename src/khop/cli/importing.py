@@ -25,7 +25,7 @@ def print_guess(files: list[str], header: str = "auto") -> None:
     except ImportError as error:
         raise ValueError(str(error)) from None
     files = [file for file in files if file]
-    typer.echo(guess_spec(files, Path(), header), nl=False)
+    typer.echo(with_urls(guess_spec(files, Path(), header)), nl=False)
     guess = ("khop", "import", "--guess", *files, *(["--header", header] if header != "auto" else []))
     tell_next((*guess, ">", "tables.toml"), ("khop", "import", "tables.toml"))
 
@@ -47,11 +47,12 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
             environment=os.environ, notice=notice, encoders=encoders,
         )  # fmt: skip
     published(target)
-    typer.echo(with_urls(f"{done}\nShow it: khop info {target}"))
+    written = shlex.quote(with_urls(str(target)))
+    typer.echo(with_urls(f"{done}\nShow it: khop info {written}"))
     if not any(done.nodes.values()):
         typer.echo("It has no nodes to train on: no table has a row, or where selects none")
     elif encoders is None:
-        typer.echo(with_urls(f"Train on it: khop init {target} > run.toml && khop train run.toml"))
+        typer.echo(f"Train on it: khop init {written} > run.toml && khop train run.toml")
     elif is_run_folder(encoders):
         _tell_predictions(spec, target, encoders)
 
@@ -65,7 +66,8 @@ def _tell_predictions(spec: Path, later: Path, run: Path) -> None:
         graph, folder = shlex.quote(str(owner_of(Path(trained)) or trained)), shlex.quote(str(run))
         typer.echo(f"Recommend for them: khop append {graph} {spec} && khop recommend {folder} --user ID")
     else:
-        typer.echo(with_urls(f"Predict them: khop predict {run} --graph {later}"))
+        folder, graph = (shlex.quote(with_urls(str(path))) for path in (run, later))
+        typer.echo(f"Predict them: khop predict {folder} --graph {graph}")
 
 
 def run_append(

@@ -24,6 +24,7 @@ from khop.cli.terminal import bytes_bar, fitting, say, say_next, table_console
 from khop.data.partition.describe import PartsSummary, PartSummary, describe_parts
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
 from khop.graph.layout import is_partitioned, part_name
+from khop.graph.remote import with_urls
 from khop.schema import EdgeType
 
 
@@ -41,7 +42,7 @@ def print_parts(console: Console, summary: PartsSummary, asked: str = "") -> Non
 
 
 def _parts_table(summary: PartsSummary) -> Table:
-    title = f"{summary.whole.path}: {len(summary.parts)} parts by {summary.method}"
+    title = f"{with_urls(summary.whole.path)}: {len(summary.parts)} parts by {summary.method}"
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("part")
     for name in ("nodes", "in-edges", "size"):
@@ -76,7 +77,7 @@ def print_info(folder: Path, as_json: bool) -> None:
         parts = describe_parts(folder, notice) if is_partitioned(folder) else None
         summary = parts.whole if parts else describe_folder(folder, notice)
     if as_json:
-        print(json.dumps(asdict(parts or summary)))
+        print(with_urls(json.dumps(asdict(parts or summary))))
         return
     console = table_console()
     console.print(_heading(summary))
@@ -95,7 +96,7 @@ def print_info(folder: Path, as_json: bool) -> None:
 def _heading(summary: FolderSummary) -> Text:
     version = f"format {summary.version}"
     size, fingerprint = decimal(summary.num_bytes), f"fingerprint {summary.fingerprint[:12]}"
-    return Text.assemble((summary.path, "bold"), f"  {size}, {version}, {fingerprint}")
+    return Text.assemble((with_urls(summary.path), "bold"), f"  {size}, {version}, {fingerprint}")
 
 
 def _node_table(nodes: tuple[NodeSummary, ...]) -> Table:

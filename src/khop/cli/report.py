@@ -17,6 +17,7 @@ from khop.cli.arguments import read_run
 from khop.cli.lines import tell
 from khop.cli.ranks import run_of_rank
 from khop.cli.run_folder import write_whole
+from khop.cli.stores import published_files
 from khop.cli.terminal import counting_bar, say, say_next
 from khop.cli.train import sentences
 from khop.graph.atomic import refuse_dangling
@@ -57,6 +58,7 @@ def report(request: ReportCall) -> None:
     content = page(runs, f"Written by khop {khop.__version__} on {date.today():%Y-%m-%d}.").encode()
     request.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(request.out, content)
+    published_files(request.out)
     say(console, f"report  {request.out} ({decimal(len(content))}); it opens in any browser, also offline")
     say_next(console, ("khop", "evaluate", str(request.folders[0]), "--predictions", "test.parquet"))
 

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from khop.cli.lines import tell
 from khop.cli.terminal import fitting, say, say_next, table_console
+from khop.graph.remote import with_urls
 from khop.run.reporting.run_summary import (
     RunState,
     RunSummary,
@@ -34,7 +35,7 @@ def print_runs(folder: Path, as_json: bool) -> None:
     """Print the runs below a folder as a table or one JSON object. Damaged runs are reported on stderr."""
     found = readable(list(find_runs(folder)))
     if as_json:
-        print(json.dumps({"folder": str(folder), "runs": [facts(run) for run in found]}))
+        print(with_urls(json.dumps({"folder": str(folder), "runs": [facts(run) for run in found]})))
         return
     console = table_console()
     if not found:
@@ -131,7 +132,7 @@ def print_comparison(folders: Sequence[Path], as_json: bool) -> None:
             "runs": [{**facts(run), **_times(run), "environment": run.environment} for run in runs],
             "settings": settings,
         }
-        print(json.dumps(outcome))
+        print(with_urls(json.dumps(outcome)))
         return
     console = table_console()
     _print(console, "scores of the best epoch", runs, _score_rows(runs))

@@ -7,11 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from khop.graph.atomic import ProgressCallback
-from khop.graph.remote import is_url, matches, publish, publish_files, staged, target
+from khop.graph.remote import (
+    Location,
+    StoreError,
+    is_url,
+    kept,
+    matches,
+    publish,
+    publish_files,
+    staged,
+    target,
+)
 from khop.run.read import RawRun
 
-_OUTPUTS = {"--out", "--predictions"}
-_INPUTS_OF_IMPORT = {"--encoders", "--root", "--guess"}
+_OUTPUTS = {"--out", "-o", "--predictions"}
+_FLAGS_OF_IMPORT = {"--undirected", "--no-undirected"}  # all its other options take a value
 # Other commands change a graph folder, or start servers over one.
 _COMMANDS = {
     "train", "evaluate", "infer", "predict", "recommend", "profile", "import", "info", "verify", "lookup",
@@ -30,23 +40,40 @@ def with_mirrors(words: Sequence[str]) -> list[str]:
         if not is_url(value):
             found.append(word)
             continue
-        option = name or (words[at - 1] if at and words[at - 1].startswith("--") else "")
-        is_output = option in _OUTPUTS or (
-            words[0] == "import" and at > 1 and option not in _INPUTS_OF_IMPORT
-        )
+        url = Location.of(value).url  # never print one with credentials
+        if at == 0:
+            raise ValueError(f"khop {url}: is not a command; to train on a graph: khop train --graph {url}")
         if words[0] not in _COMMANDS:
             raise ValueError(
-                f"khop {words[0]} {value.partition('?')[0]}: reads and writes local folders alone; copy the "
-                "folder to this machine, by the tool of the store"
+                f"khop {words[0]} {url}: reads and writes local folders alone; copy the folder to this "
+                "machine, by the tool of the store"
             )
+        is_output = (name or words[at - 1]) in _OUTPUTS or _is_out_of_import(words, at)
         found.append(f"{name}{equals}{_mirror(value, is_output=is_output)}")
     return found
+
+
+def _is_out_of_import(words: Sequence[str], at: int) -> bool:
+    """Return True for the second operand of khop import, the graph folder to write."""
+    if words[0] != "import" or "--guess" in words:
+        return False
+    operands = [
+        place
+        for place in range(1, at + 1)
+        if not words[place].startswith("-")
+        and (
+            not words[place - 1].startswith("--")
+            or "=" in words[place - 1]
+            or words[place - 1] in _FLAGS_OF_IMPORT
+        )
+    ]
+    return len(operands) > 1 and operands[-1] == at
 
 
 def _mirror(url: str, *, is_output: bool) -> Path:
     from khop.cli.terminal import bytes_bar
 
-    with bytes_bar(f"reading {url.partition('?')[0]}") as notice:
+    with bytes_bar(f"reading {Location.of(url).url}") as notice:
         return target(url, notice) if is_output else staged(url, notice)
 
 
@@ -79,11 +106,17 @@ def _local(value: object, name: str) -> object:
 
 
 def published(folder: Path) -> None:
-    """Upload the changed files of a folder in an object store, with progress; other folders need nothing."""
+    """Upload the changed files of a folder in an object store, with progress; other folders need nothing.
+
+    If the store refuses one, the folder goes to the current folder, and the error says so.
+    """
     from khop.cli.terminal import bytes_bar
 
     with bytes_bar() as notice:
-        publish(folder, notice)
+        try:
+            publish(folder, notice)
+        except StoreError as error:
+            raise kept([folder], error) from None
 
 
 def published_files(*files: Path | None) -> None:

@@ -137,42 +137,39 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
     if request.baselines:
         own_features(run, request.raw)  # an error comes before any work
     folder, is_resumed = _folder_of(run, request, group)
-    with (
-        writing(folder) if rank == 0 else nullcontext(),
-        _stoppable(folder, rank),
-        _watchers(console, run, folder, rank) as watcher,
-    ):
-        trainer = run.trainer(folder, watcher)
-        started = []
-        if is_resumed:
-            trainer.resume()
-        else:
-            started = start_from(run, trainer)
+    with writing(folder) if rank == 0 else nullcontext():
+        with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
+            trainer = run.trainer(folder, watcher)
+            started = []
+            if is_resumed:
+                trainer.resume()
+            else:
+                started = start_from(run, trainer)
+            if rank == 0:
+                write_config(folder, run.config)
+                write_environment(folder, run.config, group)
+            say(console, f"{_title(run)}; results in {folder}")
+            for line in bound_ranks(group):
+                say(console, line)
+            if run.graph.stores is not None:
+                say(console, run.graph.placement)
+            for note in (
+                *notes_of(run.config, run.graph.schema, request.raw),
+                *([memory_line] if memory_line else ()),
+                *started,
+            ):
+                say(console, note)
+            biased = biased_draws(run.config, run.graph)
+            for bias in (biased, unread_edge_columns(run.config, run.graph, run.model)):
+                if bias is not None:
+                    say(console, bias)
+            result = trainer.fit()
+            memory = memory_of_ranks(group, device)
+            compared = _compared(run, folder, request, watcher) if request.baselines else {}
         if rank == 0:
-            write_config(folder, run.config)
-            write_environment(folder, run.config, group)
-        say(console, f"{_title(run)}; results in {folder}")
-        for line in bound_ranks(group):
-            say(console, line)
-        if run.graph.stores is not None:
-            say(console, run.graph.placement)
-        for note in (
-            *notes_of(run.config, run.graph.schema, request.raw),
-            *([memory_line] if memory_line else ()),
-            *started,
-        ):
-            say(console, note)
-        biased = biased_draws(run.config, run.graph)
-        for bias in (biased, unread_edge_columns(run.config, run.graph, run.model)):
-            if bias is not None:
-                say(console, bias)
-        result = trainer.fit()
-        memory = memory_of_ranks(group, device)
-        compared = _compared(run, folder, request, watcher) if request.baselines else {}
-    if rank == 0:
-        write_environment(folder, run.config, group, memory)
-        _conclude(console, run, folder, result, request, compared)
-        published(folder)
+            write_environment(folder, run.config, group, memory)
+            _conclude(console, run, folder, result, request, compared)
+            published(folder)
 
 
 def _compared(run: Run, folder: Path, request: TrainCall, watcher: Observer) -> dict[str, float]:

@@ -18,8 +18,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from glob import has_magic
 from importlib import import_module
@@ -47,6 +48,7 @@ _REFUSED = re.compile(
     r"ACCESS_DENIED|AccessDenied|INVALID_(ACCESS_KEY|CLIENT_TOKEN)|SIGNATURE|redential|HTTP status 40[13]"
     r"|UNAUTHENTICATED|PERMISSION_DENIED|UNRECOGNIZED_CLIENT|MISSING_AUTHENTICATION"
 )
+_CONTAINER = re.compile(r"[\w.$-]+(@[\w.-]+)?")
 _CODE = re.compile(r"AWS Error (\w+)|HTTP status (\d+)")
 _THREADS = 8
 _BLOCK = 8 << 20  # bytes
@@ -79,8 +81,9 @@ def is_url(text: object) -> bool:
 
 def with_urls(text: str) -> str:
     """Replace the paths of mirrors in a text by their URLs."""
-    schemes = "|".join(_PYARROW)
-    return re.sub(rf"{re.escape(str(_mirrors()))}/({schemes})/", r"\1://", text)
+    schemes, mirrors = "|".join(_PYARROW), str(_mirrors())
+    paths = "|".join(re.escape(path) for path in (mirrors, json.dumps(mirrors)[1:-1]))  # JSON has escapes
+    return re.sub(rf"(?:{paths})/({schemes})/", r"\1://", text)
 
 
 def _mirrors() -> Path:
@@ -111,6 +114,8 @@ class Location:
         if scheme == "az" and not account:
             raise ValueError(f"{url}: the storage account is missing; give az://CONTAINER@ACCOUNT/PATH")
         key = key.rstrip("/")
+        if container and not _CONTAINER.fullmatch(container):
+            raise ValueError(f"{scheme}://{container}: is not the name of a bucket; correct the URL")
         if not container or not key or {"", ".", ".."} & set(key.split("/")) or "?" in rest:
             raise ValueError(
                 f"{url.partition('?')[0]}: give {scheme}://BUCKET/PATH, without options; settings of the "
@@ -135,7 +140,7 @@ class Location:
     @property
     def url(self) -> str:
         """The URL, without a slash at its end."""
-        return f"{self.scheme}://{self.container}/{self.key}"
+        return f"{self.scheme}://{self.container}/{self.key}".rstrip("/")
 
     @property
     def bucket(self) -> str:
@@ -186,8 +191,7 @@ class Store:
 
     def path(self, name: str = "") -> str:
         """Return the path of a file, for pyarrow."""
-        base = f"{self.location.bucket}/{self.location.key}"
-        return f"{base}/{name}" if name else base
+        return "/".join(part for part in (self.location.bucket, self.location.key, name) if part)
 
     def files(self) -> dict[str, int]:
         """Return the bytes of each file by name; none if nothing is there. StoreError without a bucket."""
@@ -214,19 +218,32 @@ class Store:
             return file, known.get("etag") or f"{file.size()} {known.get('last-modified', '')}"
 
     def write(self, name: str, source: Path, read: Callable[[int], None]) -> None:
-        """Upload a file. It appears complete: its stream is closed after its last byte alone."""
+        """Upload a file. It appears in the store at the end; after an error or Ctrl-C, it is not there."""
         with source.open("rb") as file, self.location.asking():
             stream = self.system.open_output_stream(self.path(name))
-            while block := file.read(_BLOCK):
-                stream.write(block)
-                read(len(block))
-            stream.close()
+            try:
+                while block := file.read(_BLOCK):
+                    stream.write(block)
+                    read(len(block))
+                stream.close()
+            except BaseException:
+                # pyarrow cannot abort: when the stream is freed, the bytes so far become the file.
+                with suppress(OSError):
+                    stream.close()
+                    self.system.delete_file(self.path(name))
+                raise
 
-    def remove(self, names: Sequence[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         """Remove files."""
         with self.location.asking():
             for name in names:
                 self.system.delete_file(self.path(name))
+
+    def remove_folders(self, names: Iterable[str]) -> None:
+        """Remove folders; of their files alone, S3 would keep an empty object for each folder."""
+        with self.location.asking():
+            for name in names:
+                self.system.delete_dir(self.path(name))
 
 
 def _text(value: str | bytes) -> str:
@@ -272,9 +289,7 @@ class _Record:
     @classmethod
     def of(cls, location: Location) -> _Record:
         """Read the record of a mirror; an empty one if there is none."""
-        name = hashlib.sha256(location.url.encode()).hexdigest()
-        path = _mirrors() / "records" / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = _next_to_mirrors(location, "json")
         try:
             files = {name: _File(*entry) for name, entry in json.loads(path.read_bytes()).items()}
         except (OSError, ValueError, TypeError, AttributeError):
@@ -300,28 +315,45 @@ class _Record:
         self._written_at = time.monotonic()
 
 
+def _next_to_mirrors(location: Location, suffix: str) -> Path:
+    name = hashlib.sha256(location.url.encode()).hexdigest()
+    path = _mirrors() / "records" / f"{name}.{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Keep other processes from staging to a mirror while its files are written; other paths need nothing."""
+    """Keep other processes from staging to a mirror while its files are written; other paths need nothing.
+
+    ValueError if another process writes them.
+    """
     location = Location.at(path)
     if location is None:
         yield
         return
-    with _locked(location, "writer", fcntl.LOCK_EX):
+    with ExitStack() as held:
+        with _locked(location, "reader", lambda: None):  # readers have the other lock while they stage
+            is_free = held.enter_context(_locked(location, "writer"))
+        if not is_free:
+            raise ValueError(f"{location.url}: another process of this machine writes it; wait until it ends")
         yield
 
 
 @contextmanager
-def _locked(location: Location, name: str, mode: int) -> Iterator[bool]:
-    """Lock a mirror; yield False if `mode` does not wait and another process has the lock."""
-    lock = os.open(_Record.of(location).path.with_suffix(f".{name}"), os.O_RDWR | os.O_CREAT, 0o600)
+def _locked(location: Location, name: str, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
+    """Lock a mirror. If another process has the lock, call `waiting` and wait; without it, yield False."""
+    lock = os.open(_next_to_mirrors(location, name), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
-            fcntl.flock(lock, mode)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = True
         except BlockingIOError:
-            yield False
-        else:
-            yield True
+            is_locked = waiting is not None
+            if waiting is not None:
+                waiting()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield is_locked
     finally:
         os.close(lock)
 
@@ -385,43 +417,53 @@ def target(url: str, notice: ProgressCallback | None = None) -> Path:
         raise ValueError(f"{location.url}: the folder is not empty; remove it or choose another name")
     location.mirror.parent.mkdir(parents=True, exist_ok=True)
     _stage(store, found, notice)
-    if not found and location.mirror.is_dir() and not any(location.mirror.iterdir()):
-        location.mirror.rmdir()
     return location.mirror
 
 
 def matches(pattern: str, notice: ProgressCallback | None = None) -> list[Path]:
-    """Return the mirrors of the files that a URL with *, ? or [ matches, all staged; in order of names."""
-    if not has_magic(pattern):
+    """Return the mirrors of the files that a URL with *, **, ? or [ matches, staged; in order of names."""
+    if not has_magic(pattern) or re.search(r"\?[^/]*=", pattern):  # options, which `Location.of` refuses
         return [staged(pattern, notice)]
     folder = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
-    location, rest = Location.of(folder), pattern[len(folder) + 1 :]
-    store = location.opened()
-    names = [
-        name for name in store.files() if name and Path(name).match(rest) and _depth(name) == _depth(rest)
-    ]
+    if not is_url(folder):
+        raise ValueError(f"{pattern}: *, ? and [ are for paths; give the name of the bucket")
+    below, rest = Location.of(f"{folder}/any"), pattern[len(folder) + 1 :]
+    location = replace(below, key=below.key.rpartition("/")[0])  # "" for the bucket itself
+    found = location.opened().files()
+    names = [rest] if rest in found else [n for n in found if _matches(n.split("/"), rest.split("/"))]
     if not names:
         raise ValueError(f"{pattern}: no file matches")
     return [staged(f"{location.url}/{name}", notice) for name in names]
 
 
-def _depth(name: str) -> int:
-    return name.count("/")
+def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return True if the parts of a name match; ** matches any number of folders, as in `glob.glob`."""
+    if not pattern:
+        return not name
+    if pattern[0] == "**" and _matches(name, pattern[1:]):
+        return True
+    is_next = bool(name) and (pattern[0] == "**" or fnmatchcase(name[0], pattern[0]))
+    return is_next and _matches(name[1:], pattern[pattern[0] != "**" :])
 
 
 def _stage(store: Store, found: Mapping[str, int], notice: ProgressCallback | None) -> None:
     """Make the mirror have the files of the store."""
     location = store.location
+    waiting = partial(
+        Meter(sum(found.values()), notice).at, f"waiting for the process that reads {location.url}"
+    )
     with (
-        _locked(location, "reader", fcntl.LOCK_EX),  # before the other: readers wait for each other alone
-        _locked(location, "writer", fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free,
+        _locked(location, "reader", waiting),  # before the other: readers wait for each other alone
+        _locked(location, "writer") as is_free,
     ):
         if not is_free:
             return
+        if not found:  # nothing is in the store: what the mirror has is of a command that was killed
+            _remove(location.mirror)
         record, sources, stop = _Record.of(location), _sources(store, found), Event()
         new = {name for name in sources if not record.has(name, _at(location, name))}
         check_disk(location.mirror, sum(found[sources[name]] for name in new), location.url)
-        if new:
+        if new and location.mirror.is_dir():
             for name in _LAST:  # an interrupted folder is not used
                 (location.mirror / name).unlink(missing_ok=True)
         meter = Meter(sum(found[source] for source in sources.values()), notice)
@@ -488,6 +530,11 @@ def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: 
             os.fsync(written.fileno())
     if stop.is_set():
         return False
+    again, now = store.open(source)
+    again.close()
+    if now != version:  # the bytes may be of both versions
+        part.unlink()
+        raise StoreError(f"{location.url}: {name or 'it'} changed while it was read; try again")
     part.replace(path)
     record.add(name, _File.of(path, version, digest.hexdigest()))
     return True
@@ -525,7 +572,7 @@ def _check_digests(location: Location, record: _Record) -> None:
         for array, sha256 in _digests(_at(location, name)).items():
             whole = f"{folder}/{array}".lstrip("/")
             if whole in record.files and record.files[whole].sha256 != sha256:
-                shutil.rmtree(location.mirror, ignore_errors=True)
+                _remove(location.mirror)
                 raise ValueError(
                     f"{location.url}/{whole}: has another digest than {MANIFEST} says: it was changed or "
                     "damaged, or the upload was not finished; upload the graph again"
@@ -564,14 +611,14 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
     ]
     meter, stop = Meter(sum((path / name).stat().st_size for name in new), notice), Event()
     for turn in _in_turn(new):
-        _at_once([partial(_uploaded, store, record, meter, name, sources[name]) for name in turn], stop)
+        _at_once([partial(_uploaded, store, record, meter, stop, name, sources[name]) for name in turn], stop)
     if index:
         with location.asking():
             stream = store.system.open_output_stream(store.path(INDEX))
             stream.write(json.dumps(index, indent=1).encode())
             stream.close()
-        old = [name for name in there if _AT.fullmatch(name) and name not in sources.values()]
-        store.remove([*old, *(name for name in record.files if name in there and name not in sources)])
+        store.remove_folders({_folder(n) for n in there if _AT.fullmatch(n)} - set(index.values()))
+        store.remove(name for name in record.files if name in there and name not in sources)
     record.files = {name: file for name, file in record.files.items() if name in sources}
     record.write()
 
@@ -590,10 +637,16 @@ def _folder(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _uploaded(store: Store, record: _Record, meter: Meter, name: str, source: str) -> None:
+def _uploaded(store: Store, record: _Record, meter: Meter, stop: Event, name: str, source: str) -> None:
     path = store.location.mirror / name
     before = path.stat()
-    store.write(source, path, lambda size: meter.at(f"writing {name}", size))
+
+    def read(size: int) -> None:
+        if stop.is_set():
+            raise StoreError(f"{store.location.url}: the upload was stopped")
+        meter.at(f"writing {name}", size)
+
+    store.write(source, path, read)
     file, version = store.open(source)
     file.close()
     with path.open("rb") as written:
@@ -618,9 +671,21 @@ def publish_files(files: Sequence[Path], notice: ProgressCallback | None = None)
                 raise StoreError(f"{location.url}: was written by another process; it is not overwritten")
             store.write("", path, partial(meter.at, f"writing {location.url}"))
         except StoreError as error:
-            kept = [shutil.move(left, _free(Path(left.name))) for left in new[at:]]
-            raise StoreError(f"{error}. The result is in {', '.join(map(str, kept))}") from None
-        path.unlink()
+            raise kept(new[at:], error) from None
+        path.unlink(missing_ok=True)
+
+
+def kept(paths: Iterable[Path], error: StoreError) -> StoreError:
+    """Move results from the cache to the current folder; return the error with their new paths."""
+    moved = [str(shutil.move(path, _free(Path(path.name)))) for path in paths]
+    return StoreError(f"{error}. The result is in {', '.join(moved)}")
+
+
+def _remove(mirror: Path) -> None:
+    if mirror.is_dir():
+        shutil.rmtree(mirror, ignore_errors=True)
+    else:
+        mirror.unlink(missing_ok=True)
 
 
 def _free(path: Path) -> Path:

@@ -135,3 +135,7 @@ def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
     likes = graph.csc(("user", "like", "item"))
     assert list(zip(likes.indices.tolist(), likes.destinations().tolist(), strict=True)) == [(2, 0), (0, 1)]
     assert graph.split("train")["user"].tolist() == [0]
+
+
+def test_the_folder_of_a_spec_gives_the_name(tmp_path: Path) -> None:
+    assert DglImporter(DglOptions("."), ImportContext(tmp_path / "set")).name == "set"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -135,7 +136,8 @@ def import_graph(
     published(target)
     if source == raw.values.get(NAME):
         notes.append(f"{source} is read as {raw.values[KIND]}:{source}")
-    typer.echo(with_urls("\n".join([f"{target}: {size}. Show it: khop info {target}", *notes])))
+    name = shlex.quote(with_urls(str(target)))
+    typer.echo(with_urls("\n".join([f"{target}: {size}. Show it: khop info {name}", *notes])))
 
 
 def _context(folder: Path, memory: str, threads: int) -> ImportContext:

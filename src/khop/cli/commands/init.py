@@ -18,7 +18,8 @@ def init(graph: GraphArgument) -> None:
     Write it to a file, khop init GRAPH > run.toml, and train it: khop train run.toml.
     """
     from khop.cli.terminal import tell_next
+    from khop.graph.remote import with_urls
     from khop.run.proposed_run import proposed_run
 
-    typer.echo(proposed_run(folder_of(graph)), nl=False)
+    typer.echo(with_urls(proposed_run(folder_of(graph))), nl=False)
     tell_next(("khop", "init", str(graph), ">", "run.toml"), ("khop", "train", "run.toml"))

@@ -98,7 +98,7 @@ class DglImporter:
     @property
     def name(self) -> str:
         """Name of the folder."""
-        return Path(self.options.name).name
+        return (self.context.folder / self.options.name).name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes."""

@@ -28,7 +28,7 @@ import numpy as np
 from khop.data.tables.packages import PACKAGE_ERRORS, connected, duckdb, numpy_of, pa, pc, pq, reading
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Table, TableRows, same_schema
-from khop.graph.remote import is_url, matches
+from khop.graph.remote import is_url, matches, with_urls
 
 BATCH_ROWS = 1 << 17
 _CHUNK = 1 << 20  # bytes
@@ -526,8 +526,9 @@ def open_files(files: Sequence[InputFile], dialect: Dialect, key: str, format: s
 
 
 def _matches(pattern: str, folder: Path, key: str) -> list[str]:
-    if is_url(pattern):
-        return list(map(str, matches(pattern)))
+    url = pattern if is_url(pattern) else with_urls(str(folder / pattern))  # relative to a spec in a store
+    if is_url(url):
+        return list(map(str, matches(url)))
     if has_magic(pattern) and not (folder / pattern).exists():
         found = [name for name in glob(pattern, root_dir=folder, recursive=True) if (folder / name).is_file()]
         if not found:
