@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import khop
-from khop.cli.arguments import read_run
+from khop.cli.arguments import recorded_run
 from khop.cli.run_folder import new_run_folder, write_config, write_whole
 from khop.run.check import checked
 from khop.run.read import RawRun
@@ -59,7 +59,7 @@ def test_the_config_in_the_folder_is_the_run_without_its_folder() -> None:
     run = run_of(out="a", training={"epochs": 3}, model={"layers": 2})
     write_config(new_run_folder(run), run)
     assert Path("a/config.toml").read_text().startswith(f"# khop {khop.__version__};")
-    assert checked(read_run(Path("a"))) == run.model_copy(update={"out": None})
+    assert checked(recorded_run(Path("a"), ())) == run.model_copy(update={"out": None})
     assert [path.name for path in Path("a").iterdir()] == ["config.toml"]
 
 
@@ -81,4 +81,4 @@ def test_a_file_is_put_in_place_whole_or_not_at_all(monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_that_is_no_run_is_named() -> None:
     with pytest.raises(ValueError, match=r"^nowhere: not a run folder, it has no config\.toml; give"):
-        read_run(Path("nowhere"))
+        recorded_run(Path("nowhere"), ())

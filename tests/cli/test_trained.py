@@ -18,12 +18,17 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+import torch
 
+import khop
 from cli.conftest import Ran, write_run
 from data.tables.shop import roomy, spec
 from khop import import_tables
+from khop.cli.arguments import recorded_run
+from khop.cli.run_folder import write_config
 from khop.cli.trained import label_propagation_scores
 from khop.run.build import Run, prepare
+from khop.run.check import checked
 from khop.run.read import read_toml
 from support.commands import train_here
 
@@ -49,6 +54,30 @@ def test_work_that_does_not_fit_in_memory_is_refused_with_a_remedy(
         assert "for chunks of 8,192 nodes" in said
         assert "updates" not in said
     assert not Path("e.npy").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has a GPU")
+def test_a_run_of_a_gpu_is_read_on_a_machine_without_one(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    config = checked(recorded_run(Path("a"), ()))
+    gpu = config.gpu.model_copy(update={"topology": "pinned", "launches": "recorded"})
+    write_config(Path("a"), config.model_copy(update={"device": "cuda", "precision": "tf32", "gpu": gpu}))
+    says = "khop: device is cpu: the run was trained on cuda, and torch finds no GPU on this machine\n"
+    ran = khop_command("evaluate", "a", "--json")
+    assert (ran.code, ran.stderr.count(says)) == (0, 1), ran.stderr
+    assert json.loads(ran.stdout)["test_accuracy"] == trained["test_accuracy"]
+    for words in (("infer", "a", "--out", "e.npy"), ("train", "--resume", "a", "--epochs", "4")):
+        ran = khop_command(*words)
+        assert (ran.code, ran.stderr.count(says)) == (0, 1), ran.stderr
+    write_config(Path("a"), config.model_copy(update={"device": "cuda:1"}))
+    with pytest.warns(UserWarning, match="device is cpu: the run was trained on cuda:1, and torch finds no"):
+        khop.load_run("a")
+    ran = khop_command("evaluate", "a", "--device", "cpu")
+    assert (ran.code, ran.stderr) == (0, "")
+    ran = khop_command("evaluate", "a", "--device", "cuda")
+    assert ran.code == 2
+    assert ran.stderr.startswith("khop: device 'cuda': torch finds no CUDA device; give device=\"cpu\", or ")
 
 
 def test_training_shows_the_scores_of_own_features_beside_each_score(

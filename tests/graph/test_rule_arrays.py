@@ -357,10 +357,10 @@ def test_a_rule_that_the_graph_has_columns_for_passes(rule: Uniform | Weighted |
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (Weighted("cost"), r"no column 'cost'; there are .*'buys'.*\['at', 'price', 'why'\]"),
+        (Weighted("cost"), r"no column 'cost'; there are at of user buys item, price of user buys item, why"),
         (Weighted("born"), "no column 'born'"),
         (Weighted("why"), r"'why' of .*'buys'.* is uint8 of shape \(3,\): one number per row"),
-        (Temporal("when"), r"no column 'when'; there are .*'user': \['born'\]"),
+        (Temporal("when"), r"^Temporal\(column='when'\): no column 'when'; there are .*, born of user"),
         (Temporal("price"), "'price' of .* is float32 of shape .*: one integer per row"),
         (Temporal("at", inner=Weighted("cost")), "no column 'cost'"),
     ],

@@ -134,6 +134,27 @@ def bank(tmp_path: Path) -> dict[str, Any]:
     }
 
 
+def test_edges_with_numbers_at_labeled_nodes_are_proposed_as_nodes(
+    tmp_path: Path, bank: dict[str, Any]
+) -> None:
+    """The proposal names the columns and a section that exists; a graph without such edges has none."""
+    page = Path(__file__).parents[2] / "docs/import-later.md"
+    proposed = "# Import each of these rows as a node, with the numbers as its columns"
+    import_tables({"splits": bank["splits"], **bank["edges"]}, tmp_path / "edges")
+    text = proposed_run(tmp_path / "edges")
+    assert "# Edges at account have numbers that sage does not read: amount of account pays account." in text
+    assert proposed in text
+    assert 'docs/import-later.md, "Events as nodes"' in text
+    assert "## Events as nodes\n" in page.read_text()
+    import_tables({"splits": bank["splits"], **bank["events"]}, tmp_path / "events")
+    assert proposed not in proposed_run(tmp_path / "events")  # the payments are nodes
+    del bank["edges"]["edges"]["account pays account"]["columns"]
+    import_tables({"splits": bank["splits"], **bank["edges"]}, tmp_path / "times")
+    assert proposed not in proposed_run(tmp_path / "times")  # a time is no number
+    write_shop(tmp_path / "shop")
+    assert proposed not in proposed_run(tmp_path / "shop")  # no labels
+
+
 @pytest.mark.parametrize("form", ["edges", "events"])
 def test_labels_at_a_date_are_trained_by_time_as_proposed(
     tmp_path: Path, bank: dict[str, Any], form: str

@@ -82,6 +82,17 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
             "model.column is 'y': no node type has it, the columns are color, shape, x (--column)",
         ),
         (
+            {"sampler.time": "when"},
+            "sampler.time is 'when': no edge or node type has the column 'when', the columns are color, "
+            "shape, x; name the column of times by --time, or import the graph with time = ... (--time)",
+        ),
+        (
+            {"sampler.temporal_limit": "edge"},
+            "sampler.temporal_limit is 'edge': no edge or node type has the column 'time', the columns are "
+            "color, shape, x; name the column of times by --time, or import the graph with time = ... "
+            "(--temporal-limit)",
+        ),
+        (
             {"sampler.fanouts": [5, {"shop sells item": 3}]},
             "sampler.fanouts, hop 2: fanout 3 for 'shop sells item': fits no edge type of "
             '"item in shop"; leave it out or correct it (--fanouts)',

@@ -147,6 +147,7 @@ def test_what_does_not_fit_is_refused(
     ran = khop_command("train", "run.toml", "--out", "today", *words)
     assert ran.code == 2
     assert message in " ".join(ran.stderr.split())
+    assert not Path("today").exists()
 
 
 def test_embeddings_of_a_graph_that_is_gone_are_refused(yesterday: Path, khop_command: Command) -> None:

@@ -73,7 +73,18 @@ def is_graph_folder(path: Path) -> bool:
     return any((path / name).is_file() for name in (MANIFEST, BOOK, SNAPSHOT_RECORD))
 
 
-def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
+def read_run(folder: Path, packages: Sequence[str], options: Mapping[str, object]) -> RawRun:
+    """Read the run in `folder` as `recorded_run` does, and apply options.
+
+    If this machine does not have the GPU of the run, and no option names a device, another one is used, and a
+    line on stderr says so.
+    """
+    from khop.run.check import on_this_machine
+
+    return on_this_machine(with_options(recorded_run(folder, packages), options), tell)
+
+
+def recorded_run(folder: Path, packages: Sequence[str]) -> RawRun:
     """Read the run in `folder`, which may name code of `packages`. ValueError if it is not a run folder.
 
     If config.toml was changed after khop wrote it, a line on stderr says so. Settings that determine the

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 import khop
 from khop.api.open_graph import names_of
-from khop.cli.arguments import read_run
+from khop.cli.arguments import recorded_run
 from khop.cli.lines import tell
 from khop.cli.ranks import run_of_rank
 from khop.cli.run_folder import write_whole
@@ -23,7 +23,7 @@ from khop.cli.train import sentences
 from khop.graph.atomic import refuse_dangling
 from khop.run.bottleneck import Machine, bottleneck
 from khop.run.build import Run
-from khop.run.check import checked
+from khop.run.check import checked, on_this_machine
 from khop.run.read import CHECKPOINTS, RawRun, with_options
 from khop.run.reporting.examined import Examined, examined
 from khop.run.reporting.page import ReportedRun, page
@@ -64,7 +64,7 @@ def report(request: ReportCall) -> None:
 
 
 def _reported(summary: RunSummary, request: ReportCall, console: Console) -> ReportedRun:
-    raw = read_run(summary.folder, request.packages)
+    raw = recorded_run(summary.folder, request.packages)
     workers = _number(summary.settings.get("threads"), 1)
     time = time_spent(RunLog(summary.folder / STEPS).records(), workers)
     advice = () if time is None else _advice(time, summary, raw)
@@ -101,7 +101,7 @@ def _split(summary: RunSummary, raw: RawRun, request: ReportCall, console: Conso
 
 def _examined(raw: RawRun, checkpoint: Path, request: ReportCall, console: Console) -> Examined | str:
     given = {} if request.device is None else {"device": request.device}
-    chosen = with_options(raw, given)
+    chosen = on_this_machine(with_options(raw, given), tell)
     run: Run = run_of_rank(chosen, torch.device(checked(chosen).device), frozenset(), checkpoint)
     run.restore(checkpoint, tell, tuple(given))
     if "test" not in run.run_task.splits:

@@ -6,7 +6,7 @@ import json
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
     if request.baselines:
         own_features(run, request.raw)  # an error comes before any work
     folder, is_resumed = _folder_of(run, request, group)
-    with writing(folder) if rank == 0 else nullcontext():
+    with writing(folder) if rank == 0 else nullcontext(), _unused_removed(folder, rank):
         with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
             trainer = run.trainer(folder, watcher)
             started = []
@@ -308,6 +308,19 @@ def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
     if placement is not None and placement.run_id:
         write_whole(folder / LAUNCH, placement.run_id.encode())
     return folder, False
+
+
+@contextmanager
+def _unused_removed(folder: Path, rank: int) -> Iterator[None]:
+    """Remove the run folder on rank 0 if an error comes before the first file of the run."""
+    try:
+        yield
+    except BaseException:
+        if rank == 0 and {path.name for path in folder.glob("*")} <= {LAUNCH}:
+            (folder / LAUNCH).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
@@ -202,6 +202,16 @@ class RuleBase(ABC):
     kernel: ClassVar[Kernel | None] = None  # carries out the draws of `plan`; None: only `reference` does
     replacement: bool = False  # True: the kernel draws with replacement
 
+    def __str__(self) -> str:
+        """Write the rule as in a script, without default values: Temporal(column='time', limit='edge')."""
+        words = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value is not field.default and value != field.default:
+                shown = value if isinstance(value, RuleBase) else repr(getattr(value, "value", value))
+                words.append(f"{field.name}={shown}")
+        return f"{type(self).__name__}({', '.join(words)})"
+
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
         """The fields of the frontier that a draw reads: by default the trees."""
@@ -331,8 +341,12 @@ def _check_column(schema: Schema, rule: RuleBase, need: RuleNeed[Any]) -> None:
     }
     having = {type_: of_type[column] for type_, of_type in columns.items() if column in of_type}
     if not having:
-        there = {type_: sorted(of_type) for type_, of_type in columns.items()}
-        raise ValueError(f"{rule}: no column {column!r}; there are {there}")
+        there = [
+            f"{name} of {type_ if isinstance(type_, str) else ' '.join(type_)}"
+            for type_, of_type in columns.items()
+            for name in sorted(of_type)
+        ]
+        raise ValueError(f"{rule}: no column {column!r}; there are {', '.join(there) or 'none'}")
     number = "integer" if need.of_integers else "number"
     for type_, spec in having.items():
         is_usable = not spec.shape and (not need.of_integers or spec.dtype not in _NOT_INTEGERS)

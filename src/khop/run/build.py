@@ -42,7 +42,7 @@ from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, i
 from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
 from khop.run.read import CONFIG, EMBEDDING, RawRun, notes_on, value_in, with_options
-from khop.run.run_type import built, component_of, options_of, with_values
+from khop.run.run_type import built, component_of, options_of, value_at, with_values
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
     LABEL,
@@ -143,6 +143,7 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     config = _with_inputs(_without_edges(config, raw), graph.schema, raw)
     task = _resolved_task(config, graph, raw)
     _check_column(config, graph.schema, raw)
+    _check_times(config, graph.schema, raw)
     for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
         _check_fanouts(f"{section}.fanouts", fanouts, graph.schema, raw)
     _check_device(config.device, raw)
@@ -244,6 +245,22 @@ def _check_column(config: RunConfig, schema: Schema, raw: RawRun) -> None:
         raise ValueError(
             f"model.column is {column!r}: no node type has it, the columns are {there} ({where})"
         )
+
+
+def _check_times(config: RunConfig, schema: Schema, raw: RawRun) -> None:
+    """Refuse a column of times that the graph does not have, whether given or implied by another setting."""
+    column = config.sampler.time
+    names = {name for of_type in schema.columns.values() for name in of_type}
+    if column is None or column in names:
+        return
+    paths = ("sampler.time", "sampler.window", "sampler.temporal_strategy", "sampler.temporal_limit")
+    path = next((path for path in paths if value_in(raw.values, path) is not None), "seeds.time")
+    given = f"{path} is {value_at(config, path)!r}"
+    raise ValueError(
+        f"{given}: no edge or node type has the column {column!r}, the columns are "
+        f"{', '.join(sorted(names)) or 'none'}; name the column of times by --time, or import the graph with "
+        f"time = ... ({raw.where(path)})"
+    )
 
 
 def _check_tensorboard(raw: RawRun) -> None:

@@ -7,7 +7,8 @@ checkpoint.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Set
+import re
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from importlib import import_module
 from typing import TypeVar
@@ -19,7 +20,7 @@ from pydantic_core import ErrorDetails
 import khop
 from khop.components import Component
 from khop.run.fields import RunField, field_at
-from khop.run.read import COMMAND_LINE, RESUMABLE, RawRun, implied
+from khop.run.read import COMMAND_LINE, RESUMABLE, RawRun, implied, with_options
 from khop.run.run_type import accepted, composed, field_in, fields_of, run_type, sections, value_at
 from khop.run.tables import Section
 from khop.run.values import RunConfig
@@ -59,8 +60,27 @@ def _device_for(config: RunConfig) -> str:
     """Return the default device of a run: a GPU, unless there is none or a setting needs the CPU."""
     if config.links.hard_negatives:  # in host memory
         return "cpu"
-    streams = import_module("khop.loading.device.streams")  # imports torch
-    return "cuda" if streams.num_gpus() else "cpu"
+    return "cuda" if _num_gpus() else "cpu"
+
+
+def _num_gpus() -> int:
+    count: int = import_module("khop.loading.device.streams").num_gpus()  # imports torch
+    return count
+
+
+def on_this_machine(raw: RawRun, notice: Callable[[str], None]) -> RawRun:
+    """Return a recorded run on a device of this machine; if it was trained on another, `notice` gets a line.
+
+    A device from an option is not replaced.
+    """
+    device = raw.values.get("device")
+    gpu = re.fullmatch(r"cuda(?::(\d+))?", device) if isinstance(device, str) else None
+    if gpu is None or "device" in raw.options or int(gpu[1] or 0) < (count := _num_gpus()):
+        return raw
+    found = "cuda" if count else "cpu"
+    there = f"{count} GPU{'s' * (count > 1)}" if count else "no GPU"
+    notice(f"device is {found}: the run was trained on {device}, and torch finds {there} on this machine")
+    return with_options(raw, {"device": found})
 
 
 def _type_of(raw: RawRun) -> type[RunConfig]:

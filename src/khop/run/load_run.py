@@ -30,6 +30,7 @@ from khop.inference.link_evaluation import pair_scores
 from khop.inference.predictions import Columns, parquet
 from khop.kernels.id_table import Keys, StringKeys
 from khop.run.build import Run, prepare
+from khop.run.check import on_this_machine
 from khop.run.contexts import exact_draws_of
 from khop.run.parts import in_flight_of, words_of
 from khop.run.predict import JoinedRun, predict_later, predict_rows
@@ -301,7 +302,7 @@ def load_run(
         run: Run folder.
         allow_code: Packages from which custom classes of the run may be imported (default: none).
         checkpoint: "best" (default) or "last".
-        device: Device of the model; default: that of the run.
+        device: Device of the model; default: that of the run, or the CPU on a machine without a GPU.
     Returns:
         The run, whose `predict` computes predictions for new nodes or pairs.
     Raises:
@@ -319,8 +320,7 @@ def load_run(
     if checkpoint not in CHECKPOINT_NAMES:
         raise ValueError(f"checkpoint {checkpoint!r}: must be one of {', '.join(CHECKPOINT_NAMES)}")
     raw = saved_run(folder, allow_code, _warn)
-    if device is not None:
-        raw = with_options(raw, {"device": device})
+    raw = on_this_machine(raw if device is None else with_options(raw, {"device": device}), _warn)
     weights = folder / CHECKPOINTS / checkpoint
     made = prepare(raw, cache_folder(), checkpoint=weights)
     made.restore(weights, _warn, () if device is None else ("device",))

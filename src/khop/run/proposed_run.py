@@ -127,8 +127,8 @@ def _events_as_nodes(schema: Schema, target: NodeType) -> list[str]:
         "",
         f"# Edges at {target} have numbers that sage does not read: {'; '.join(found)}.",
         "# Import each of these rows as a node, with the numbers as its columns and an edge to each end, and",
-        '# every model reads them: docs/import.md, "Events as nodes", has the spec. Or keep the edges, with',
-        '# model.kind = "gat" and model.edge_column = "...".',
+        '# every model reads them: docs/import-later.md, "Events as nodes", has the spec. Or keep the edges,',
+        '# with model.kind = "gat" and model.edge_column = "...".',
     ]
 
 

@@ -19,7 +19,7 @@ from khop.cli.commands.shared import (
 )
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.run.fields import run_fields
-from khop.run.read import MACHINE, TOGETHER, with_options
+from khop.run.read import MACHINE, TOGETHER
 
 
 class EvaluatedSplit(StrEnum):
@@ -89,7 +89,7 @@ def _evaluate(
     options: Options,
 ) -> None:
     """Evaluate a trained model on a split, exactly or on sampled neighborhoods."""
-    raw = with_options(read_run(run_folder, allow_code or ()), options)
+    raw = read_run(run_folder, allow_code or (), options)
     from khop.run.check import checked
 
     config = checked(raw)

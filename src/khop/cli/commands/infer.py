@@ -11,7 +11,7 @@ from khop.cli.arguments import read_run
 from khop.cli.commands.shared import AllowCode, CheckpointChoice, RankOptions, RankReport, RunFolder, Values
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.run.fields import run_fields
-from khop.run.read import MACHINE, TOGETHER, with_options
+from khop.run.read import MACHINE, TOGETHER
 
 Out = Annotated[
     Path,
@@ -91,7 +91,7 @@ def _infer(
     """
     if split is not None and ids is not None:
         raise ValueError("--split and --ids both select nodes: give only one of them")
-    raw = with_options(read_run(run_folder, allow_code or ()), options)
+    raw = read_run(run_folder, allow_code or (), options)
     from khop.run.check import checked
 
     config = checked(raw)

@@ -11,7 +11,6 @@ from khop.cli.arguments import read_run
 from khop.cli.commands.shared import AllowCode, CheckpointChoice, RankReport, RunFolder
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.run.fields import run_fields
-from khop.run.read import with_options
 
 Later = Annotated[
     Path | None,
@@ -82,7 +81,7 @@ def _predict(
     contained them. A link-prediction run scores --pairs; with --graph, pairs may contain new nodes. A run
     with seed tables predicts --rows, each at its date.
     """
-    raw = with_options(read_run(run_folder, allow_code or ()), options)
+    raw = read_run(run_folder, allow_code or (), options)
     from khop.run.check import checked
 
     checked(raw)

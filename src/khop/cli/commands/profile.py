@@ -70,7 +70,7 @@ def _profile(
     is_folder = source is not None and Path(source).is_dir()
     packages = allow_code or ()
     run = (
-        read_run(Path(str(source)), packages)
+        read_run(Path(str(source)), packages, options)
         if is_folder
         else written(source, options, "khop profile", packages)
     )

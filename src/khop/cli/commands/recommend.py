@@ -89,7 +89,7 @@ def _recommend(
         raise ValueError(
             "no node is given: use --user ID, or --out FILE.parquet to write recommendations for all nodes"
         )
-    raw = read_run(run_folder, allow_code or ())
+    raw = read_run(run_folder, allow_code or (), {})
     from khop.run.check import checked
 
     config = checked(raw)

@@ -54,8 +54,10 @@ def _train(
     _check_source(source)
     _check_resumable(source, resume, options)
     packages = allow_code or ()
-    run = read_run(resume, packages) if resume else written(source, options, "khop train", packages)
-    raw = with_options(run, options)
+    if resume:
+        raw = read_run(resume, packages, options)
+    else:
+        raw = with_options(written(source, options, "khop train", packages), options)
     from khop.run.check import checked
 
     config = checked(raw)

@@ -165,5 +165,5 @@ def unread_edge_columns(config: RunConfig, graph: Graph, model: nn.Module) -> st
     return (
         f"columns of edges that {config.model.kind} does not read: {words}. --model gat --edge-column "
         f"{first} reads numbers, and --model rgcn --relation COLUMN whole numbers as relations; all models "
-        'read rows that are imported as nodes (docs/import.md, "Events as nodes")'
+        'read rows that are imported as nodes (docs/import-later.md, "Events as nodes")'
     )
