@@ -171,9 +171,14 @@ class Csc:
         self._checked.add("indices")
 
     @cached_property
+    def most_edges(self) -> int:
+        """Number of edges of the longest row. The first call reads all degrees."""
+        return int(self.indptr.diff().max()) if self.num_rows > 0 else 0
+
+    @property
     def has_hubs(self) -> bool:
         """True if some row needs 64-bit draws: see docs/randomness.md. The first call reads all degrees."""
-        return self.num_rows > 0 and int(self.indptr.diff().max()) >= WIDE_DEGREE
+        return self.most_edges >= WIDE_DEGREE
 
     @cached_property
     def core(self) -> _core.Edges:

@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import khop.kernels.triton.sample_smallest as triton_smallest
 from khop.draw import DrawKey
 from khop.kernels.choice import Engine, forcing
 from khop.kernels.csc import Csc
@@ -21,7 +22,7 @@ from khop.kernels.sample_reference import sample_smallest_reference
 from khop.kernels.triton.draw_hop import can_draw
 from khop.kernels.triton.node_table import Numbering
 from khop.kernels.triton.rows import Slots, rows_of
-from khop.kernels.triton.sample_smallest import SourceOrder, sample_smallest
+from khop.kernels.triton.sample_smallest import LONG_ROW, SourceOrder, sample_smallest
 from support.triton_rows import DEVICE, csc_on_device, on_device
 
 STREAM, SOURCES = 0xFEEDBEEF, 300
@@ -69,27 +70,32 @@ def assert_drawn_as_on_the_cpu(requests: list[DrawRequest]) -> None:
     st.lists(st.sampled_from([0, 3, 5, 40, 290]), min_size=1, max_size=4),
     st.sampled_from([1, 4, 7]),
     st.sampled_from([torch.int32, torch.int64]),
+    st.sampled_from([0, 7, 30, 61]),
+    st.sampled_from([50, LONG_ROW]),
     st.integers(0, 1000),
 )
-def test_picks_are_those_of_the_core(degrees: list[int], fanout: int, dtype: torch.dtype, seed: int) -> None:
+def test_picks_are_those_of_the_core(
+    degrees: list[int], fanout: int, dtype: torch.dtype, shift: int, long_row: int, seed: int
+) -> None:
     csc = csc_of(degrees, seed, dtype)
     random = torch.Generator().manual_seed(seed)
     nodes = torch.randint(len(degrees), (3,), generator=random)
     begin, end = csc.indptr[nodes], csc.indptr[nodes + 1]
     ranges = torch.stack([begin + (end - begin) // 4, end], 1).flatten()
     originals = torch.randperm(SOURCES, generator=random)[csc.indices.long()]
-    ties = torch.randint(-2, 3, (csc.num_edges,), generator=random) << 61
+    ties = torch.randint(-2, 3, (csc.num_edges,), generator=random) << shift
     numbers = SourceNumbers.of(KEY, STREAM)
-    assert_drawn_as_on_the_cpu(
-        [
-            asked(csc, nodes, fanout, numbers),
-            asked(csc, nodes, fanout, numbers, source_ids=originals),
-            asked(csc, nodes, fanout, SourceNumbers.of(KEY, STREAM, 4), ranges=ranges),
-            asked(csc, nodes, fanout, ties),
-            asked(csc, nodes, fanout, ties, ranges=ranges),
-            asked(csc, nodes[:0], fanout, ties),
-        ]
-    )
+    requests = [
+        asked(csc, nodes, fanout, numbers),
+        asked(csc, nodes, fanout, numbers, source_ids=originals),
+        asked(csc, nodes, fanout, SourceNumbers.of(KEY, STREAM, 4), ranges=ranges),
+        asked(csc, nodes, fanout, ties),
+        asked(csc, nodes, fanout, ties, ranges=ranges),
+        asked(csc, nodes[:0], fanout, ties),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_smallest, "LONG_ROW", long_row)
+        assert_drawn_as_on_the_cpu(requests)
 
 
 def test_picks_of_a_few_rows_are_those_of_the_core() -> None:
@@ -102,6 +108,17 @@ def test_picks_of_a_few_rows_are_those_of_the_core() -> None:
             asked(csc, nodes, 3, keys),
         ]
     )
+
+
+@pytest.mark.parametrize("bits", [1, 9, 40, 64])
+def test_a_long_row_has_keys_that_differ_in_few_bits(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of a second launch and one of the first; the last digit of 8 bits decides, or none."""
+    monkeypatch.setattr(triton_smallest, "LONG_ROW", 200)
+    csc = csc_of([250, 150], 2, torch.int32)
+    random = torch.Generator().manual_seed(bits)
+    words = torch.randint(-(1 << 63), (1 << 63) - 1, (csc.num_edges,), generator=random)
+    keys = words if bits == 64 else words & (1 << bits) - 1
+    assert_drawn_as_on_the_cpu([asked(csc, torch.tensor([1, 0]), 20, keys)])
 
 
 def test_without_numbers_they_come_from_the_key_on_the_device_and_nodes_are_marked() -> None:

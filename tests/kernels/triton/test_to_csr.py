@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import khop.kernels.triton.transpose as triton_transpose
 from khop.kernels.csc import Csc
 from khop.kernels.segment import transpose, transpose_reference
 from khop.kernels.triton.expansion_csr import Expanded, expansion_csr
 from khop.kernels.triton.launch import launch
 from khop.kernels.triton.rows import Slots
 from khop.kernels.triton.to_csr import BLOCK, CsrBuffers, OutputPlace, num_row_blocks, row_sums, to_csr
-from khop.kernels.triton.transpose import AHEAD, EDGES, put_in_order
+from khop.kernels.triton.transpose import AHEAD, EDGES, RUN, put_in_order
 from support.examples import few
 from support.triton_rows import DEVICE
 from support.triton_segments import FEW, Edges, by_triton, some_edges
@@ -172,9 +176,52 @@ def test_the_order_in_which_edges_arrive_in_a_list_does_not_matter() -> None:
     listed = torch.tensor([4, 1, 5, 0, 6, 3, 2], dtype=torch.int32, device=DEVICE)
     rows = torch.full((7,), -1, dtype=torch.int32, device=DEVICE)
     turned = expected.indptr.to(DEVICE)
-    operands = (indptr.to(DEVICE), indices.to(DEVICE), turned, listed, rows)
-    launch(put_in_order, 1, rows, *operands, 3, 7, AHEAD=AHEAD, EDGES=EDGES)
+    operands = (indptr.to(DEVICE), indices.to(DEVICE), turned, listed, listed.clone(), rows)
+    launch(put_in_order, 1, rows, *operands, 3, 7, AHEAD=AHEAD, RUN=RUN, EDGES=EDGES)
     assert_same(Csc(turned, rows), expected)
+
+
+@contextmanager
+def short_runs(run: int, runs: int, at_once: int, programs: int) -> Iterator[None]:
+    """Sources with few edges are hubs, and few runs are merged at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_transpose, "RUN", run)
+        patch.setattr(triton_transpose, "RUNS", runs)
+        patch.setattr(triton_transpose, "AT_ONCE", at_once)
+        patch.setattr(triton_transpose, "MOST_PROGRAMS", programs)
+        yield
+
+
+@settings(max_examples=few(6))
+@given(
+    degrees=st.lists(st.sampled_from([0, 1, 3, 4, 5, 15, 16, 17, 70]), min_size=1, max_size=5),
+    shape=st.sampled_from([(4, 2, 2), (4, 4, 2), (8, 8, 8), (2, 2, 1)]),
+    programs=st.sampled_from([1, 3]),
+    seed=st.integers(0, 99),
+)
+def test_the_edges_of_hubs_are_sorted_in_runs_that_are_merged(
+    degrees: list[int], shape: tuple[int, int, int], programs: int, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    sources = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees))
+    indices = sources[torch.randperm(sources.numel(), generator=random)].int()
+    ends = torch.randint(indices.numel() + 1, (6,), generator=random).sort().values
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
+    expected = transpose(indptr, indices[: int(ends[-1])], len(degrees))
+    with by_triton(), short_runs(*shape, programs):
+        found = transpose(indptr.to(DEVICE), indices.to(DEVICE), len(degrees))
+    assert_same(found, expected)
+
+
+def test_a_hub_has_more_edges_than_runs_are_merged_at_once() -> None:
+    """3 of 4 edges are a hub's, in runs of the usual length."""
+    edges = 3 * RUN
+    indices = torch.zeros(edges, dtype=torch.int32)
+    indices[::4] = torch.arange(edges // 4, dtype=torch.int32) % 50
+    indptr = torch.arange(0, edges + 1, 3)
+    with by_triton(), short_runs(RUN, 2, 2, 1024):
+        found = transpose(indptr.to(DEVICE), indices.to(DEVICE), 50)
+    assert_same(found, transpose(indptr, indices, 50))
 
 
 # Expansions as CSR arrays: empty places leave no gap, and rows behind the last one have no edges.

@@ -19,9 +19,10 @@ from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import DeviceRows, Marks, Slots, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import mix64 as mixed
 
-_ENTRIES = 128  # of a row at once
-_WARPS = 1
-_UNSPECIALIZED = ["mixed_stream", "period", "base", "num_rows", "per_row"]
+LONG_ROW = 4096  # edges; a longer row has the program of a second launch, with more threads
+_ENTRIES, _WARPS = 128, 1  # of a row at once
+_LONG_ENTRIES, _LONG_WARPS = 1024, 8
+_UNSPECIALIZED = ["mixed_stream", "period", "base", "num_rows", "per_row", "above", "up_to"]
 
 
 @dataclass(frozen=True)
@@ -88,25 +89,39 @@ def _last_pick(
 ) -> tl.tensor:
     """Return the key of the last pick of a row, the picks with this key, and the id of the last pick.
 
-    The key is found bit by bit. A row without more than `per_row` edges has the key 0.
+    The key is found by digits of 8 bits: a pass counts, by their next digit, the keys that begin with the
+    digits found so far. If all such keys are picks, the search ends, and the remaining digits are the highest
+    ones. A row without more than `per_row` edges has the key 0.
     """
     places = tl.arange(0, BLOCK)
+    digits = tl.arange(0, 256)
     limit = tl.full([], 0, tl.uint64)
-    ties = degree * 0 + per_row  # picks among the keys that are equal to the limit so far
+    ties = degree * 0 + per_row  # picks among the keys that begin with the digits of the limit
     last_id = degree * 0 - 1
     if degree > per_row:
-        for place in range(64):
-            shift = (degree * 0 + 63 - place).to(tl.uint64)
-            below = degree * 0
+        candidates = degree  # keys that begin with these digits
+        bits = degree * 0 + 64  # that are not known yet
+        while (bits > 0) & (ties < candidates):
+            bits -= 8
+            shift = bits.to(tl.uint64)
+            counts = tl.zeros([256], tl.int32)
             for start in range(0, degree, BLOCK):
                 at = start + places
                 inside = at < degree
                 k, _ = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
-                below += tl.sum((inside & ((k >> shift) == (limit >> shift))).to(tl.int64), 0)
-            is_above = below < ties
-            ties = tl.where(is_above, ties - below, ties)
-            limit = tl.where(is_above, limit | (tl.full([], 1, tl.uint64) << shift), limit)
-        if order is not None:
+                digit = (k ^ limit) >> shift
+                is_candidate = inside & (digit < 256)
+                counts += tl.histogram(tl.where(is_candidate, digit, 0).to(tl.int32), 256)
+                others = BLOCK - tl.sum(is_candidate.to(tl.int32), 0)
+                counts -= tl.where(digits == 0, others, 0)
+            digit_below = tl.sum((tl.cumsum(counts, 0) < ties).to(tl.int32), 0)
+            ties -= tl.sum(tl.where(digits < digit_below, counts, 0), 0)
+            candidates = tl.sum(tl.where(digits == digit_below, counts, 0), 0).to(tl.int64)
+            limit = limit | (digit_below.to(tl.uint64) << shift)
+        if ties == candidates:
+            limit = limit | ((tl.full([], 1, tl.uint64) << bits.to(tl.uint64)) - 1)
+            last_id = degree * 0 + 0x7FFFFFFFFFFFFFFF
+        elif order is not None:
             last_id = degree  # ties are counted in the order of the row
         else:
             for _ in range(ties):
@@ -160,14 +175,21 @@ def smallest(
     base: tl.tensor,
     num_rows: tl.tensor,
     per_row: tl.tensor,
+    above: tl.tensor,
+    up_to: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Find the last pick, then write the picks in row order; a program per row."""
+    """Find the last pick, then write the picks in row order; a program per row.
+
+    Rows that do not have more than `above` and at most `up_to` edges are left to another launch.
+    """
     row = tl.program_id(0).to(tl.int64)
     rows = row + tl.zeros([1], tl.int64)
     _live, _node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
     first = tl.sum(begin, 0)
     degree = tl.sum(end - begin, 0)
+    if (degree <= above) | (degree > up_to):
+        return
     taken = tl.minimum(degree, per_row)
     tl.store(counts + row, taken.to(tl.int32))
     entry = stamped(stamp, base)
@@ -211,7 +233,9 @@ def sample_smallest(
     """Draw the `fanout` in-edges of every row that come first in an order, in row order, into `slots`.
 
     No two edges of a row may have the same source, if their order is that of sources. Slots and marks are as
-    for `sample_uniform`. Nothing waits for the device.
+    for `sample_uniform`. Nothing waits for the device. A row of more than `fanout` edges is read once for
+    each digit of 8 bits that tells the last pick from the next key, at most 8 times, and once to write the
+    picks.
     """
     if not 0 < fanout < 1 << 31:
         raise ValueError(f"fanout {fanout}: must be from 1 to 2^31 - 1 on the device")
@@ -222,30 +246,35 @@ def sample_smallest(
         if (given := order.numbers) is not None:
             words = [signed(given.base), signed(given.later_base), given.later_from]
             numbers, period = torch.tensor(words, device=csc.indptr.device), given.period
-    launch(
-        *(smallest, rows.capacity, rows.nodes, csc.indptr, csc.indices, rows.nodes, rows.ranges),
-        *(keys, source_ids, numbers, rows.count, rows.key, slots.ids, slots.counts, slots.edges),
+    operands = (
+        *(csc.indptr, csc.indices, rows.nodes, rows.ranges, keys, source_ids, numbers, rows.count, rows.key),
+        *(slots.ids, slots.counts, slots.edges),
         *((None, None) if marks is None else (marks.table, marks.stamp)),
         *(mixed_stream, period, 0 if marks is None else marks.base, csc.num_rows, fanout),
-        BLOCK=_ENTRIES,
-        num_warps=_WARPS,
     )
+    begin = (smallest, rows.capacity, rows.nodes, *operands)
+    launch(*begin, -1, LONG_ROW, BLOCK=_ENTRIES, num_warps=_WARPS)
+    if csc.most_edges > LONG_ROW:
+        launch(*begin, LONG_ROW, csc.most_edges, BLOCK=_LONG_ENTRIES, num_warps=_LONG_WARPS)
 
 
 _TYPES = {
     **dict.fromkeys(("indptr", "nodes", "ranges", "order", "source_ids", "numbers", "key", "edges"), "*i64"),
     **dict.fromkeys(("indices", "count", "ids", "counts"), "*i32"),
     **dict.fromkeys(("table", "stamp"), "*i64"),
-    **dict.fromkeys(("period", "base", "num_rows", "per_row"), "i32"),
+    **dict.fromkeys(("period", "base", "num_rows", "per_row", "above", "up_to"), "i32"),
     "mixed_stream": "i64",
 }
 _BY_SOURCE = dict.fromkeys(("ranges", "order", "source_ids", "numbers", "edges"))
 _BY_EDGE = dict.fromkeys(("ranges", "source_ids", "numbers", "edges"))
 _LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
+_LONG_BLOCK = {"BLOCK": _LONG_ENTRIES}
 VARIANTS = (
     Variant("smallest by source, marked", smallest, _TYPES, {**_BY_SOURCE, "BLOCK": _ENTRIES}, _WARPS),
     Variant("smallest by edge, marked", smallest, _TYPES, {**_BY_EDGE, "BLOCK": _ENTRIES}, _WARPS),
     Variant("smallest by source, everything", smallest, _TYPES, {"order": None, "BLOCK": _ENTRIES}, _WARPS),
     Variant("smallest by source, 64-bit ids", smallest, _LONG, {"order": None, "BLOCK": _ENTRIES}, _WARPS),
     Variant("smallest by edge, 64-bit ids", smallest, _LONG, {**_BY_EDGE, "BLOCK": _ENTRIES}, _WARPS),
+    Variant("smallest by source, long rows", smallest, _TYPES, {"order": None, **_LONG_BLOCK}, _LONG_WARPS),
+    Variant("smallest by edge, long rows", smallest, _TYPES, {**_BY_EDGE, **_LONG_BLOCK}, _LONG_WARPS),
 )

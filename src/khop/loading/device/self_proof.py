@@ -24,10 +24,11 @@ from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.gather import Copies, GatheredColumn, gather_columns
 from khop.kernels.memory import empty_rows
 from khop.kernels.sample_reference import sample_smallest_reference
-from khop.kernels.segment import segment_max, segment_mean, segment_sum
+from khop.kernels.segment import segment_max, segment_mean, segment_sum, transpose
 from khop.kernels.segment_attention import segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
-from khop.kernels.triton.sample_smallest import SourceOrder
+from khop.kernels.triton.sample_smallest import LONG_ROW, SourceOrder
+from khop.kernels.triton.transpose import RUN
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
@@ -155,11 +156,12 @@ def _graph() -> CscGraph:
 
 
 def _simple_graph() -> CscGraph:
-    """Return a graph in which no node has two edges from the same source."""
-    rows = torch.arange(NODES).repeat_interleave(8)
-    sources = (rows + 1 + torch.arange(8).repeat(NODES) * 13) % NODES
+    """Return a graph in which no node has two edges from the same source, and node 0 has many edges."""
+    rows = torch.cat([torch.zeros(LONG_ROW).long(), torch.arange(NODES).repeat_interleave(8)])
+    few = (rows[LONG_ROW:] + 1 + torch.arange(8).repeat(NODES) * 13) % NODES
+    sources = torch.cat([torch.arange(LONG_ROW) + NODES, few])
     columns: Columns = {EDGE: {"weight": torch.arange(rows.numel()) * 17 % 97}}
-    return csc_graph_from_edges({NODE: NODES}, {EDGE: (sources, rows)}, columns=columns)
+    return csc_graph_from_edges({NODE: NODES + LONG_ROW}, {EDGE: (sources, rows)}, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -298,6 +300,18 @@ def _with_gradient(
     return out.detach().cpu(), gradient.cpu()
 
 
+def _hub(device: torch.device, by: By) -> Iterator[Compared]:
+    """Compare transposed edges, most of which have the same source."""
+    indices = torch.zeros(3 * RUN, dtype=torch.int32)
+    indices[::4] = torch.arange(1, indices[::4].numel() + 1, dtype=torch.int32) % NODES
+    indptr = torch.arange(0, indices.numel() + 1, 3)
+    wanted = transpose(indptr, indices, NODES)
+    with by():
+        found = transpose(indptr.to(device), indices.to(device), NODES)
+    yield Compared("transpose", found.indptr, wanted.indptr)
+    yield Compared("transpose", found.indices, wanted.indices)
+
+
 def _softmax(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     return segment_softmax(x[indices.long(), :4], indptr)
 
@@ -311,6 +325,7 @@ CHECKS: Mapping[str, Check] = {
     "gathers": _gathers,
     "uniform draws": _Draws("sample_uniform"),
     "means of edges": _of_edges("segment", segment_mean),
+    "edges of a hub": _hub,
     "sums of edges": _of_edges("segment", segment_sum),
     "maxima of edges": _of_edges("segment_max", segment_max),
     "softmax of edges": _of_edges("segment_softmax", _softmax),
@@ -325,4 +340,4 @@ CHECKS: Mapping[str, Check] = {
     "trees": _Draws("sample_uniform", trees="disjoint", numbers="hash_table"),
     "excluded edges": _Draws("exclude_edges", excludes=True),
 }
-BASE = ("gathers", "uniform draws", "means of edges")  # of every run whose batches a GPU makes
+BASE = ("gathers", "uniform draws", "means of edges", "edges of a hub")  # of all runs with batches of a GPU

@@ -58,7 +58,7 @@ class BatchPlan:
         counted = sampler.rule.degrees
         self.degrees = None if counted is None else self._degrees(counted)  # see `SymmetricSum`
         for arrays in self.arrays.values():
-            _ = arrays.csc.has_hubs  # read from the device now, not in the first batch
+            _ = arrays.csc.most_edges  # read from the device now, not in the first batch
         self.tables: Mapping[NodeType, DenseTable | TreeTable] = {
             t: self._table(t, graph.num_nodes(t)) for t in self.node_types
         }
