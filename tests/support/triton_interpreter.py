@@ -2,15 +2,19 @@
 
 It cuts float32 off where a device rounds to bfloat16, takes 64-bit products one element at a time, and
 converts numbers to Python's in a way that NumPy 2.4 refuses. That of Triton 3.3 has no type for one bit.
+While a kernel runs, it replaces functions of triton.language, so kernels of several threads run one by one.
 """
 
 from __future__ import annotations
+
+from threading import RLock
 
 import numpy as np
 import triton.language as tl
 from numpy.typing import ArrayLike, NDArray
 from triton.runtime import interpreter
 
+ONE_AT_A_TIME = RLock()
 WORD, BITS = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -57,3 +61,11 @@ def correct() -> None:
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_lang_tensor
+    executor = interpreter.GridExecutor
+    launch = executor.__call__
+
+    def launch_alone(self: object, *operands: object, **named: object) -> None:
+        with ONE_AT_A_TIME:
+            launch(self, *operands, **named)
+
+    executor.__call__ = launch_alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import khop
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sage import SAGE
+from khop.sampling.sampler import PlantedSeeds
 from khop.training.recorded_steps import RecordedSteps
 from khop.training.trainer import Trainer
 from support.recorded_runs import SETTINGS, as_device, placed
@@ -51,3 +53,24 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, loss: s
     assert record["loss"] == pytest.approx(of_cpu["loss"], abs=1e-9)
     for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+def test_a_thread_draws_the_negatives_ahead_and_ends_with_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn_by: list[threading.Thread] = []
+    draw = khop.LinkSampler.planted
+
+    def noting(sampler: khop.LinkSampler, seeds: khop.Seeds) -> PlantedSeeds:
+        drawn_by.append(threading.current_thread())
+        return draw(sampler, seeds)
+
+    monkeypatch.setattr(khop.LinkSampler, "planted", noting)
+    with as_device():
+        found = fitted(placed(SMALL), "bce", "recorded", tmp_path)
+    assert isinstance(found._steps, RecordedSteps)
+    assert drawn_by[0] is threading.main_thread()  # to measure the shapes
+    thread = drawn_by[-1]
+    assert drawn_by[-2:] == [thread] * 2  # both batches
+    assert thread is not threading.main_thread()
+    assert not thread.is_alive()

@@ -496,6 +496,8 @@ def test_where_nothing_was_exchanged_nothing_is_said() -> None:
     assert step_record({"waiting": [0.1]}, counted) == {"seconds": {"waiting": [0.1]}}
     assert summed({}, counted) == {}
     assert epoch_record({}) == {}
+    assert step_record({"waiting": [0.1]}, {"overflows": [1, 0]}) == {"seconds": {"waiting": [0.1]}}
+    assert epoch_record({"overflows": 1}) == {"overflows": 1}
 
 
 def test_without_rows_of_others_there_is_no_hit_rate() -> None:

@@ -6,8 +6,8 @@ Importing this module imports Triton.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,6 +31,7 @@ from khop.training.settings import Precision, TrainerSettings
 from khop.training.step_clock import StepClock
 from khop.training.steps import ComputedStep, dropout_seed, in_dtype_of
 from khop.training.tasks import Task
+from khop.training.traffic import OVERFLOWS
 
 
 @dataclass(frozen=True)
@@ -191,8 +192,7 @@ class RecordedSteps:
         """Yield the remaining steps of an epoch; see Steps."""
         loop, order = self._batches.epoch(epoch), self._batches.order
         given: deque[StepInput] = deque()
-        inputs = self._inputs(loop, epoch, given)
-        with loop.compared():
+        with loop.compared(), closing(self._inputs(loop, epoch, given)) as inputs:
             for step, loss in zip(loop.steps, self._steps.losses(inputs), strict=True):
                 clock.lap("computing", "launches")
                 of_step = given.popleft()
@@ -207,7 +207,7 @@ class RecordedSteps:
                     epoch=epoch,
                     step=step,
                     num_global_seeds=order.num_global_seeds(step),
-                    traffic=self._steps.traffic,
+                    traffic={**self._steps.traffic, OVERFLOWS: int(self._steps.slot is None)},
                 )
                 yield ComputedStep(batch, of_step.num_seeds, self._device_loss)
 
@@ -215,11 +215,13 @@ class RecordedSteps:
         """Return the capacities of the batches; see Steps."""
         return self._batches.state()
 
-    def _inputs(self, loop: StaticLoop, epoch: int, noted: deque[StepInput]) -> Iterator[StepInput]:
+    def _inputs(self, loop: StaticLoop, epoch: int, noted: deque[StepInput]) -> Generator[StepInput]:
         """Yield the inputs of the steps with their dropout keys, and record them."""
-        for step, given in zip(loop.steps, loop.inputs(), strict=True):
-            noted.append(given)
-            yield replace(given, dropout_key=dropout_seed(self._settings.seed, epoch, step, self._group.rank))
+        seed, rank = self._settings.seed, self._group.rank
+        with closing(loop.inputs()) as inputs:
+            for step, given in zip(loop.steps, inputs, strict=True):
+                noted.append(given)
+                yield replace(given, dropout_key=dropout_seed(seed, epoch, step, rank))
 
     def _exchange(self, loss: Tensor, seeds: int) -> None:
         """Average the gradients over the ranks and clip them; keep the sum of this rank's losses."""

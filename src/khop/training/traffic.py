@@ -9,6 +9,7 @@ from torch import Tensor
 from khop.loading.source import SECONDS, SERVER
 
 EXCHANGING = "exchanging"  # name of those seconds in the record of a step
+OVERFLOWS = "overflows"  # batches that exceeded the recorded shapes
 
 
 def values_of(traffic: Mapping[str, float]) -> list[float]:
@@ -42,30 +43,33 @@ def step_record(
     seconds: Mapping[str, list[float]], counted: Mapping[str, list[float]]
 ) -> dict[str, Mapping[str, list[float]]]:
     """Return the part of a steps.jsonl line with a step's seconds, and its traffic if there is any."""
-    if not counted:
+    counts = {name: values for name, values in counted.items() if name not in (SECONDS, OVERFLOWS)}
+    if not counts and SECONDS not in counted:
         return {"seconds": seconds}
-    counts = {name: values for name, values in counted.items() if name != SECONDS}
     exchanging = {EXCHANGING: counted[SECONDS]} if SECONDS in counted else {}  # caches without an exchange
     return {"seconds": {**seconds, **exchanging}, "traffic": counts}
 
 
-def epoch_record(traffic: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
-    """Return the part of a metrics.jsonl line with traffic: the sums, and the hit rates of caches.
+def epoch_record(traffic: Mapping[str, float]) -> dict[str, object]:
+    """Return the part of a metrics.jsonl line with overflows and traffic: the sums, and hit rates of caches.
 
     `hit_rate` is the fraction of remote rows found in a cache; `device_hit_rate` is the part found on
     devices. For a graph that is not partitioned, the latter is the fraction of the rows of cached columns.
     """
-    if not traffic:
-        return {}
-    needed = traffic.get("needed_rows", 0)
+    counts = {name: count for name, count in traffic.items() if name != OVERFLOWS}
+    overflows = {OVERFLOWS: traffic[OVERFLOWS]} if OVERFLOWS in traffic else {}
+    return {**overflows, **({"traffic": {**counts, **_hit_rates(counts)}} if counts else {})}
+
+
+def _hit_rates(traffic: Mapping[str, float]) -> dict[str, float]:
+    needed, remote = traffic.get("needed_rows", 0), traffic.get("remote_rows", 0)
     if "remote_rows" not in traffic and needed:
-        return {"traffic": {**traffic, "device_hit_rate": round(traffic["device_cache_rows"] / needed, 4)}}
-    remote = traffic.get("remote_rows", 0)
+        return {"device_hit_rate": round(traffic["device_cache_rows"] / needed, 4)}
     if not remote:
-        return {"traffic": traffic}
+        return {}
     on_device = traffic["device_cache_rows"]
-    kept = {"hit_rate": traffic["host_cache_rows"] + on_device, "device_hit_rate": on_device}
-    return {"traffic": {**traffic, **{name: round(rows / remote, 4) for name, rows in kept.items()}}}
+    found = {"hit_rate": traffic["host_cache_rows"] + on_device, "device_hit_rate": on_device}
+    return {name: round(rows / remote, 4) for name, rows in found.items()}
 
 
 def _plain(value: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -91,19 +91,26 @@ class StaticLoop:
         """The steps of the batches."""
         return range(self.start.step, self.batches.order.num_steps)
 
-    def inputs(self) -> Iterator[StepInput]:
-        """Yield seeds, key and weight of each batch of this rank; they may be read ahead of the steps."""
+    def inputs(self) -> Generator[StepInput]:
+        """Yield seeds, key and weight of each batch of this rank; they may be read ahead of the steps.
+
+        A thread prepares the batches of links, because it draws their negatives.
+        """
+        room = self.batches.room
+        if not room.capacities.links:
+            return (self._input(step) for step in self.steps)
+        ahead = InFlight(threads=1, prefetch=len(room.slots) + 1)
+        return ordered_map(self._input, self.steps, ahead, lambda given: 0)  # a few ids per seed
+
+    def _input(self, step: int) -> StepInput:
         order, sampler = self.batches.order, self.batches.room.sampler
-        for step in self.steps:
-            request = request_of(order, self.start.epoch, step)
-            planted = sampler.planted(request.seeds())
-            check_seeds(sampler.neighbors.graph, planted.seeds.nodes)  # kernels do not check them
-            check_times(planted.seeds, sampler.neighbors.rule)
-            pairs = max((rows.pairs_per_link for rows in planted.links.values()), default=1)
-            weight = order.world_size / (order.num_global_seeds(step) * pairs)
-            yield StepInput(
-                planted.seeds, request.key, weight, links=planted.links, excluded=planted.excluded
-            )
+        request = request_of(order, self.start.epoch, step)
+        planted = sampler.planted(request.seeds())
+        check_seeds(sampler.neighbors.graph, planted.seeds.nodes)  # kernels do not check them
+        check_times(planted.seeds, sampler.neighbors.rule)
+        pairs = max((rows.pairs_per_link for rows in planted.links.values()), default=1)
+        weight = order.world_size / (order.num_global_seeds(step) * pairs)
+        return StepInput(planted.seeds, request.key, weight, links=planted.links, excluded=planted.excluded)
 
     def compared(self) -> AbstractContextManager[None]:
         """Compare the first of the batches in the block; see BatchCheck."""
