@@ -42,7 +42,9 @@ MAY_IMPORT = {
     "graph": {"arguments", "errors", "user_cache", "schema", "draw", "kernels"},
     "sampling": {"arguments", "components", "errors", "schema", "draw", "batch", "kernels", "graph"},
     "data": {"arguments", "components", "errors", "user_cache", "schema", "draw", "kernels", "graph"},
-    "loading": {"arguments", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling"},
+    "loading": {
+        "arguments", "errors", "process_tuning", "schema", "draw", "batch", "kernels", "graph", "sampling",
+    },
     "distributed": {"arguments", "errors", "schema", "draw", "kernels", "graph", "sampling", "loading"},
     "servers": {
         "components", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling", "loading",

@@ -290,9 +290,12 @@ def sampler_threads(cores: int, device_type: str = "cpu") -> int:
 
 Bind = Literal["none", "cores", "numa"]
 _CORES = Path("/sys/devices/system")
-# set_mempolicy(2); other machines keep the policy of their kernel, which allocates where a thread runs.
+# set_mempolicy(2) and mbind(2); other machines keep the policy of their kernel, which allocates where a
+# thread runs.
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_MBIND = {"x86_64": 237, "aarch64": 235}
 _PREFERRED = 1  # MPOL_PREFERRED: other nodes if this one is full
+_INTERLEAVED = 3  # MPOL_INTERLEAVE: page after page from one node after the other
 
 
 class _Bound:
@@ -438,19 +441,40 @@ def places_of_ranks(ranks: int, bind: Bind | None) -> tuple[Place, ...]:
     return topology.places(allowed, ranks, bind or topology.default_bind(allowed, ranks))
 
 
+def interleave(address: int, num_bytes: int) -> None:
+    """Allocate the pages of a mapping from all memory nodes with cores in turn, once they are written.
+
+    `address` is that of a page. Every core and every GPU then reads it through all memory controllers. Pages
+    that exist already stay where they are.
+    """
+    nodes = CoreTopology.read().nodes
+    if len(nodes) > 1 and num_bytes:
+        place = ctypes.c_void_p(address), ctypes.c_ulong(num_bytes)
+        _set_policy(_MBIND, *place, _INTERLEAVED, *_node_mask(nodes), ctypes.c_uint(0))
+
+
 def _prefer_node(node: int | None) -> None:
     """Allocate memory of the calling thread on a memory node; None: where the thread runs."""
-    number = _SET_MEMPOLICY.get(os.uname().machine)
-    if sys.platform != "linux" or number is None:
-        return
-    words = (ctypes.c_ulong * 16)()
-    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
-    if node is not None:
-        words[node // bits] = 1 << node % bits
-    mode, mask = (0, None) if node is None else (_PREFERRED, words)
-    # A kernel without memory nodes, or a container that forbids it, refuses: then threads allocate where they
-    # run, which is on their node.
-    ctypes.CDLL(None).syscall(ctypes.c_long(number), mode, mask, ctypes.c_ulong(16 * bits if mask else 0))
+    _set_policy(_SET_MEMPOLICY, *((0, None, 0) if node is None else (_PREFERRED, *_node_mask([node]))))
+
+
+def _node_mask(nodes: Collection[int]) -> tuple[ctypes.Array[ctypes.c_ulong], ctypes.c_ulong]:
+    """Return a set of memory nodes as Linux takes it, and its length in bits."""
+    words, bits = (ctypes.c_ulong * 16)(), 8 * ctypes.sizeof(ctypes.c_ulong)
+    for node in nodes:
+        words[node // bits] |= 1 << node % bits
+    return words, ctypes.c_ulong(16 * bits)
+
+
+def _set_policy(call: Mapping[str, int], *arguments: object) -> None:
+    """Call Linux, where it has the call.
+
+    A kernel without memory nodes, or a container that forbids the call, refuses: then memory is allocated
+    where a thread runs.
+    """
+    number = call.get(os.uname().machine) if sys.platform == "linux" else None
+    if number is not None:
+        ctypes.CDLL(None).syscall(ctypes.c_long(number), *arguments)
 
 
 def _listed(file: Path) -> frozenset[int]:

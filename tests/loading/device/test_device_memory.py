@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import khop
+from khop import process_tuning
 from khop.distributed.placement import machine_ranks
 from khop.distributed.processes.group import this_group
 from khop.graph.features.store import Rows
@@ -42,11 +43,14 @@ from khop.loading.device.device_memory import (
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
 from khop.loading.device.memory_plan import FreeMemory
 from khop.loading.device.placed_stores import Conditions, PlacedStores, placed_stores
+from khop.process_tuning import CoreTopology
 from support import triton_interpreter
 from support.covered import covered
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
 from support.started_ranks import StartedRanks
+
+NUMA_MAPS = Path("/proc/self/numa_maps")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
@@ -177,6 +181,39 @@ def test_pages_to_pin_are_huge_where_the_system_has_such() -> None:
         elif is_in and name == "VmFlags:":
             flags = rest
     assert "hg" in flags.split()
+
+
+def may_interleave() -> bool:
+    """True if Linux lets this process set the memory nodes of a page."""
+    page = torch.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), dtype=torch.uint8)
+    number, node_0 = process_tuning._MBIND.get(os.uname().machine), ctypes.c_ulong(1)
+    if number is None or not NUMA_MAPS.exists():
+        return False
+    place = ctypes.c_void_p(page.data_ptr()), ctypes.c_ulong(mmap.PAGESIZE)
+    mask = ctypes.byref(node_0), ctypes.c_ulong(65)
+    return ctypes.CDLL(None).syscall(ctypes.c_long(number), *place, 3, *mask, ctypes.c_uint(0)) == 0
+
+
+def policy_of(memory: Tensor) -> str:
+    """The memory nodes of a mapping, in Linux' words."""
+    lines = [line.split() for line in NUMA_MAPS.read_text().splitlines()]
+    before = [(int(words[0], 16), words[1]) for words in lines if int(words[0], 16) <= memory.data_ptr()]
+    return max(before)[1]
+
+
+@pytest.mark.skipif(not may_interleave(), reason="a system where no process chooses memory nodes")
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_memory_to_pin_comes_from_all_memory_nodes_in_turn(
+    nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux leaves out a node that this machine lacks."""
+    topology = CoreTopology({node: frozenset([node]) for node in range(nodes)}, {})
+    monkeypatch.setattr(CoreTopology, "read", lambda: topology)
+    private = own_pages(3 << 20, torch.uint8)
+    shared = shared_pins(CPU, 3 << 20, 1, MachineRanks(0, 1, lambda text: [text]))
+    assert shared is not None
+    policies = {policy_of(memory).partition(":")[0] for memory in (private, shared._block)}
+    assert policies == {"interleave" if nodes > 1 else "default"}
 
 
 def test_a_refusal_names_size_code_and_limit_and_clears_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from khop.loading.device.device_placement import StorePlace
 from khop.loading.device.memory_plan import FreeMemory, gigabytes
 from khop.loading.device.streams import runtime_calls
 from khop.loading.device.transfer import device_of
+from khop.process_tuning import interleave
 
 OUT_OF_MEMORY = torch.OutOfMemoryError
 
@@ -158,12 +159,16 @@ def memory_of(given: str) -> DeviceMemory:
 def own_pages(count: int, dtype: torch.dtype) -> Tensor:
     """Return `count` zeros in separate pages, because a page is pinned as a whole, and only once.
 
-    Huge pages are used if the system supports them.
+    Huge pages are used if the system supports them. Several memory nodes each get a part of the pages.
     """
-    pages = mmap.mmap(-1, max(1, count * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
+    found = torch.frombuffer(pages, dtype=dtype, count=count)
+    interleave(found.data_ptr(), found.nbytes)
+    return found
 
 
 class _Pinned:
@@ -349,6 +354,9 @@ def _created(size: int) -> tuple[str, int]:
     descriptor = os.memfd_create("khop-stores")
     try:
         os.ftruncate(descriptor, size)
+        mapped = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        interleave(mapped.data_ptr(), size)  # the memory keeps it after this mapping
+        del mapped
         os.posix_fallocate(
             descriptor, 0, size
         )  # else a missing page would end the process when it is written
