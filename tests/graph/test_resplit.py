@@ -38,6 +38,11 @@ def test_splits_have_the_shares_and_every_labeled_node_once(tmp_path: Path) -> N
     assert resplit(graph, tmp_path / "b", [0.5, 0.25, 0.125]) == {"train": 40, "val": 20, "test": 10}
 
 
+def test_shares_of_all_nodes_leave_none_out(tmp_path: Path) -> None:
+    graph = labeled(tmp_path / "graph")
+    assert resplit(graph, tmp_path / "a", [0.33, 0.33, 0.34]) == {"train": 26, "val": 26, "test": 28}
+
+
 def test_splits_depend_on_the_seed_alone(tmp_path: Path) -> None:
     graph = labeled(tmp_path / "graph")
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

@@ -92,7 +92,7 @@ def _drawn(nodes: Tensor, shares: Sequence[float], seed: int) -> dict[str, Tenso
     key = DrawKey.of(seed_number(seed), Purpose.SPLIT)
     order = nodes[permutation_slice(key.value, count, 0, count)]
     sizes = [int(count * share + 1e-9) for share in shares]
-    if len(sizes) == 2:
-        sizes.append(count - sum(sizes))
+    if len(sizes) == 2 or sum(shares) > 1 - 1e-9:  # shares of all nodes: none is lost by rounding
+        sizes = [*sizes[:2], count - sum(sizes[:2])]
     bounds = pairwise(accumulate(sizes, initial=0))
     return {name: order[first:last].clone() for name, (first, last) in zip(NAMES, bounds, strict=True)}
