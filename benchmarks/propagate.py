@@ -6,6 +6,11 @@ matrix of its fastest format, CSR, and has all columns in memory. The two take t
 times are CPU seconds of the process with its imports, and their ratio is the median over rounds. The peak of
 memory is that of the whole process, with mapped files; the command has a limit.
 
+The shares of memory and disk are the bytes that the three hops need, over the seconds of the whole command,
+divided by the bandwidth of a copy in memory with all threads, and of a synchronized write to the same disk.
+In memory, a hop reads the row and the id of each edge's source and writes a row per node; to the disk, each
+column is written twice, as unfinished work and as a file of the graph.
+
 usage: python benchmarks/propagate.py [--graph medium] [--rounds 3] [--memory 1GB]
 """
 
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import os
 import shutil
 import statistics
@@ -20,14 +26,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from pathlib import Path
+
+import numpy as np
+import torch
 
 try:
     from benchmarks import graphs
 except ImportError:  # run as a script
     import graphs  # type: ignore[no-redef]
 
-HOPS = 3
+HOPS, ROW_BYTES = 3, 128  # hops, and bytes of a row that are propagated together
 TORCH = """
 import sys
 import numpy as np
@@ -64,6 +74,32 @@ def measured(program: str, *arguments: object) -> dict[str, float]:
     return {**json.loads(done.stdout.splitlines()[-1]), "seconds": time.perf_counter() - begun}
 
 
+def copy_bandwidth(size: int = 1 << 28) -> float:
+    """Bytes per second that a copy in memory reads and writes, the best of five."""
+    source, target = torch.ones(2, size // 4)
+    return 2 * size / min(timeit.repeat(lambda: target.copy_(source), number=1, repeat=5))
+
+
+def write_bandwidth(folder: Path, size: int = 1 << 28) -> float:
+    """Bytes per second of a synchronized sequential write, the best of three."""
+
+    def write() -> None:
+        with (folder / "written").open("wb") as file:
+            file.write(content)
+            os.fsync(file.fileno())
+
+    content = bytes(size)
+    return size / min(timeit.repeat(write, number=1, repeat=3))
+
+
+def needed_bytes(source: Path) -> tuple[int, int]:
+    """Bytes that the hops move in memory, and write to the disk."""
+    x, indices = (np.load(source / f"{name}.npy", mmap_mode="r") for name in ("x", "indices"))
+    blocks = -(-x[:1].nbytes // ROW_BYTES)  # the ids of sources are read for each
+    of_edges = len(indices) * (x[:1].nbytes + blocks * indices.itemsize)
+    return HOPS * (of_edges + x.nbytes), 2 * HOPS * x.nbytes
+
+
 def main() -> None:
     """Measure both in turns and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -79,13 +115,21 @@ def main() -> None:
             ours = measured("", "graph", "propagate", source / "graph", out, *options)
             shutil.rmtree(out)
             theirs = measured(TORCH, source, folder)
-        rounds.append({"khop": ours, "torch": theirs, "ratio": ours["cpu_s"] / theirs["cpu_s"]})
+            limits = copy_bandwidth(), write_bandwidth(Path(folder))
+        speeds = (size / ours["seconds"] for size in needed_bytes(source))
+        shares = dict(zip(("memory", "disk"), map(operator.truediv, speeds, limits), strict=True))
+        rounds.append(
+            {"khop": ours, "torch": theirs, "ratio": ours["cpu_s"] / theirs["cpu_s"], "shares": shares}
+        )
         print(json.dumps(rounds[-1]), file=sys.stderr)
     found = {
         "graph": asked.graph,
         "memory_limit": asked.memory,
         "load": os.getloadavg()[0],
         "cpu_ratio": statistics.median(each["ratio"] for each in rounds),
+        "shares": {
+            limit: statistics.median(each["shares"][limit] for each in rounds) for limit in ("memory", "disk")
+        },
         "rounds": rounds,
     }
     print(json.dumps(found, indent=1))
