@@ -16,6 +16,7 @@ from khop.cli.info import print_parts
 from khop.cli.terminal import bytes_bar, say_next, table_console, tell_next
 from khop.data.partition.describe import describe_parts
 from khop.data.partition.verify import verify_partition
+from khop.data.resplit import resplit as random_splits
 from khop.distributed.placement import machine_files
 from khop.graph.atomic import refuse_existing
 from khop.graph.build import save_graph
@@ -23,7 +24,6 @@ from khop.graph.folder import open_folder, refuse_damage
 from khop.graph.layout import is_partitioned
 from khop.graph.partitions.placements import Placement
 from khop.graph.remote import with_urls
-from khop.graph.resplit import resplit as random_splits
 from khop.graph.store import open_csc_graph
 from khop.graph.verify import verify_folder
 from khop.run.parts import words_of

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import khop
+from khop.data.resplit import resplit
 from khop.graph.folder import open_folder
-from khop.graph.resplit import resplit
 from khop.graph.verify import verify_folder
 
 
