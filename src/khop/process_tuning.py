@@ -315,7 +315,7 @@ def bound_to() -> str:
         return ""
     topology, cores = CoreTopology.read(), sorted(os.sched_getaffinity(0))
     nodes = {topology.node_of(core) for core in cores}
-    return str(Place(tuple(cores), nodes.pop() if len(nodes) == 1 else None))
+    return str(RankCores(tuple(cores), nodes.pop() if len(nodes) == 1 else None))
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ class CoreTopology:
         several = len({self.node_of(core) for core in allowed}) > 1
         return "numa" if several and 1 < ranks <= len(allowed) else "none"
 
-    def places(self, allowed: Collection[int], ranks: int, bind: Bind) -> tuple[Place, ...]:
+    def places(self, allowed: Collection[int], ranks: int, bind: Bind) -> tuple[RankCores, ...]:
         """Divide the allowed cores among the ranks of a machine: disjoint, and none if `bind` is none.
 
         Physical cores stay whole while there are enough of them. With "numa" a rank has cores of one memory
@@ -382,13 +382,13 @@ class CoreTopology:
         units = [*whole.values()] if len(whole) >= ranks else [[core] for core in cores]
         return [sorted(core for unit in part for core in unit) for part in _even(units, ranks)]
 
-    def _place(self, cores: Sequence[int]) -> Place:
+    def _place(self, cores: Sequence[int]) -> RankCores:
         nodes = {self.node_of(core) for core in cores}
-        return Place(tuple(sorted(cores)), nodes.pop() if len(nodes) == 1 else None)
+        return RankCores(tuple(sorted(cores)), nodes.pop() if len(nodes) == 1 else None)
 
 
 @dataclass(frozen=True)
-class Place:
+class RankCores:
     """Cores of a rank, and their memory node."""
 
     cores: tuple[int, ...]
@@ -429,7 +429,7 @@ class Place:
                 _prefer_node(None)
 
 
-def places_of_ranks(ranks: int, bind: Bind | None) -> tuple[Place, ...]:
+def places_of_ranks(ranks: int, bind: Bind | None) -> tuple[RankCores, ...]:
     """Return the place of each rank of this machine; () for no binding.
 
     None means numa on a machine with several memory nodes, else none. Cores that this process may not run on,

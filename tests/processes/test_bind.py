@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import khop
 from khop import process_tuning
 from khop.cli.doctor import memory_nodes
-from khop.process_tuning import Bind, CoreTopology, Place, places_of_ranks
+from khop.process_tuning import Bind, CoreTopology, RankCores, places_of_ranks
 from processes.ranks import writes_cores
 from support.commands import ENVIRONMENT, TORCHRUN, free_port
 from support.small_folders import write_learnable_graph
@@ -44,7 +44,7 @@ def two_nodes(folder: Path) -> CoreTopology:
     return machine(folder, ["0-3,8-11", "4-7,12-15"], [f"{n % 8},{n % 8 + 8}" for n in range(16)])
 
 
-def words(places: Sequence[Place]) -> list[str]:
+def words(places: Sequence[RankCores]) -> list[str]:
     return [str(place) for place in places]
 
 
@@ -65,7 +65,7 @@ def test_ranks_get_physical_cores_of_one_memory_node(tmp_path: Path) -> None:
 def test_cores_alone_may_span_memory_nodes(tmp_path: Path) -> None:
     topology = two_nodes(tmp_path)
     middle = topology.places(range(16), 3, "cores")[1]
-    assert middle == Place((2, 3, 4, 10, 11, 12), None)
+    assert middle == RankCores((2, 3, 4, 10, 11, 12), None)
 
 
 def test_only_allowed_cores_are_divided(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_process_reads_back_its_memory_policy() -> None:
     if number is None or node is None:
         pytest.skip("the kernel shows no memory nodes")
     program = (
-        "import ctypes, os\nfrom khop.process_tuning import Place\n"
-        f"Place(({CORES[0]},), {node}).bind_process()\n"
+        "import ctypes, os\nfrom khop.process_tuning import RankCores\n"
+        f"RankCores(({CORES[0]},), {node}).bind_process()\n"
         "mode, mask = ctypes.c_int(), (ctypes.c_ulong * 16)()\n"
         f"code = ctypes.CDLL(None).syscall(ctypes.c_long({number}), ctypes.byref(mode), mask, "
         "ctypes.c_ulong(1024), None, ctypes.c_ulong(0))\n"

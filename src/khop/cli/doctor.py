@@ -28,7 +28,7 @@ from khop.cli.lines import tell
 from khop.cli.start import FAILED
 from khop.cli.terminal import say, say_next
 from khop.distributed.processes.launchers import Interface
-from khop.process_tuning import CGROUP_LIMIT, CoreTopology, Place, allowed_cores, usable_cores
+from khop.process_tuning import CGROUP_LIMIT, CoreTopology, RankCores, allowed_cores, usable_cores
 from khop.user_cache import cache_folder
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -270,7 +270,7 @@ def cores(
 def memory_nodes(topology: CoreTopology, allowed: Collection[int]) -> Finding:
     """Return the memory nodes of the usable cores, and the default binding of several processes."""
     nodes = {node: sorted(cores & set(allowed)) for node, cores in topology.nodes.items()}
-    there = {node: Place(tuple(cores)) for node, cores in nodes.items() if cores}
+    there = {node: RankCores(tuple(cores)) for node, cores in nodes.items() if cores}
     bind = topology.default_bind(allowed, 2)
     words = "; ".join(f"node {node}: {place}" for node, place in there.items()) or "unknown"
     return Finding("cores", "memory nodes", f"{words}; processes of a run have --bind {bind} by default")

@@ -56,7 +56,7 @@ def hop_column(column: str, hop: int) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
+class ColumnBlock:
     """Consecutive numbers of the rows of a column, propagated together."""
 
     column: str
@@ -100,7 +100,7 @@ class GraphFiles:
         indices = _read(piece, layout.edge_array(edge_type, "indices"), slice(begin, end))
         return torch.from_numpy(indptr - begin), torch.from_numpy(indices)
 
-    def rows(self, node_type: NodeType, block: Block, rows: slice, out: Tensor) -> None:
+    def rows(self, node_type: NodeType, block: ColumnBlock, rows: slice, out: Tensor) -> None:
         """Copy numbers of a column into `out`, (rows, width), for some nodes of one piece."""
         piece, here = self._at(node_type, rows)
         file = layout.node_column(node_type, block.column)
@@ -197,7 +197,7 @@ class Propagation:
         return found
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[ColumnBlock, ...]:
         """The blocks of all columns, as wide as caches and memory allow."""
         return tuple(
             block
@@ -205,10 +205,10 @@ class Propagation:
             for block in self._blocks_of(column, width)
         )
 
-    def _blocks_of(self, column: str, width: int) -> Iterator[Block]:
+    def _blocks_of(self, column: str, width: int) -> Iterator[ColumnBlock]:
         count = self._spec(column).width
         for first in range(0, count, width):
-            yield Block(column, first, min(count, first + width))
+            yield ColumnBlock(column, first, min(count, first + width))
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
