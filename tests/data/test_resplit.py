@@ -41,6 +41,7 @@ def test_splits_have_the_shares_and_every_labeled_node_once(tmp_path: Path) -> N
 def test_shares_of_all_nodes_leave_none_out(tmp_path: Path) -> None:
     graph = labeled(tmp_path / "graph")
     assert resplit(graph, tmp_path / "a", [0.33, 0.33, 0.34]) == {"train": 26, "val": 26, "test": 28}
+    assert resplit(graph, tmp_path / "b", [0.33, 0.67, 0]) == {"train": 26, "val": 54, "test": 0}
 
 
 def test_splits_depend_on_the_seed_alone(tmp_path: Path) -> None:
@@ -61,7 +62,12 @@ def test_arrays_are_shared_and_sound(tmp_path: Path) -> None:
     assert not verify_folder(tmp_path / "out")
 
 
-@pytest.mark.parametrize("ratio", [[0.6], [0.6, 0.5], [-0.1, 0.2], [0.5, 0.2, 0.2, 0.1]])
+@pytest.mark.parametrize("ratio", [[0.6], [-0.1, 0.2], [0.5, 0.2, 0.2, 0.1]])
 def test_shares_that_are_none_are_refused(ratio: list[float], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be the shares of training, validation"):
         resplit(labeled(tmp_path / "graph"), tmp_path / "out", ratio)
+
+
+def test_shares_of_more_than_all_nodes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"0\.9, 0\.3.*the shares exceed 1, their sum is 1\.2"):
+        resplit(labeled(tmp_path / "graph"), tmp_path / "out", [0.9, 0.3])

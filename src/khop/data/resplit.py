@@ -78,10 +78,15 @@ def resplit(
 def _checked(ratio: Sequence[float]) -> list[float]:
     shares = list(ratio)
     fits = all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares)
-    if len(shares) not in (2, 3) or not fits or sum(shares) > 1 + 1e-9:
+    if len(shares) not in (2, 3) or not fits:
         raise ValueError(
             f"ratio {shown(ratio)}: must be the shares of training, validation and, if not all others, test "
             "nodes, such as 0.6,0.2,0.2"
+        )
+    if sum(shares) > 1 + 1e-9:
+        raise ValueError(
+            f"ratio {shown(ratio)}: the shares exceed 1, their sum is {sum(shares):g}; give shares of "
+            "training, validation and, if not all others, test nodes, such as 0.6,0.2,0.2"
         )
     return shares
 
@@ -92,7 +97,10 @@ def _drawn(nodes: Tensor, shares: Sequence[float], seed: int) -> dict[str, Tenso
     key = DrawKey.of(seed_number(seed), Purpose.SPLIT)
     order = nodes[permutation_slice(key.value, count, 0, count)]
     sizes = [int(count * share + 1e-9) for share in shares]
-    if len(sizes) == 2 or sum(shares) > 1 - 1e-9:  # shares of all nodes: none is lost by rounding
-        sizes = [*sizes[:2], count - sum(sizes[:2])]
+    if len(sizes) == 2:
+        sizes.append(count - sum(sizes))
+    elif sum(shares) > 1 - 1e-9:  # shares of all nodes: none is lost by rounding
+        last = max(index for index, share in enumerate(shares) if share)
+        sizes[last] += count - sum(sizes)
     bounds = pairwise(accumulate(sizes, initial=0))
     return {name: order[first:last].clone() for name, (first, last) in zip(NAMES, bounds, strict=True)}
