@@ -287,13 +287,12 @@ def test_places_are_counted_up_to_any_k(k: int) -> None:
     names = [f"{kind}@{k}" for kind in ("hits", "recall", "ndcg")]
     found = evaluate_links(model, whole, links(9), metrics=names)
 
-    def mean(gain: Callable[[int], float]) -> float:
+    def mean(gain: Callable[[float], float]) -> float:
         of_types = []
         for own, negatives in scores.values():
             above = (negatives > own.unsqueeze(1)).sum(1).tolist()
             tied = (negatives == own.unsqueeze(1)).sum(1).tolist()
-            places = [range(a + 1, a + t + 2) for a, t in zip(above, tied, strict=True)]
-            of_types.append(fmean(fmean(gain(place) for place in of_link) for of_link in places))
+            of_types.append(fmean(gain(1 + a + t / 2) for a, t in zip(above, tied, strict=True)))
         return fmean(of_types)
 
     hits, gains = mean(lambda place: place <= k), mean(lambda place: (place <= k) / math.log2(place + 1))

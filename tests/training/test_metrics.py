@@ -178,12 +178,14 @@ def test_a_score_that_has_no_order_is_named(value: float) -> None:
 
 
 @given(st.lists(few, min_size=1, max_size=5), st.integers(1, 6))
-def test_ties_score_what_a_random_order_gives_on_average(scores: list[float], k: int) -> None:
+def test_a_tie_has_the_mean_rank_as_in_the_evaluators_of_ogb_and_tgb(scores: list[float], k: int) -> None:
     """Candidate 0 is the positive; every admissible order of all candidates is written out."""
     places = [order.index(0) + 1 for order in orders(scores)]
-    found = Places.of(torch.tensor(scores[:1]), torch.tensor([scores[1:]]))
-    assert found.mean_reciprocal_rank() == pytest.approx(sum(1 / p for p in places) / len(places), abs=1e-12)
-    assert found.hits(k) == pytest.approx(sum(p <= k for p in places) / len(places), abs=1e-12)
+    found, rank = Places.of(torch.tensor(scores[:1]), torch.tensor([scores[1:]])), sum(places) / len(places)
+    assert found.mean_reciprocal_rank() == pytest.approx(1 / rank, abs=1e-12)
+    assert found.hits(k) == (rank <= k)
+    assert found.ndcg(k) == pytest.approx((rank <= k) / math.log2(rank + 1), abs=1e-12)
+    assert float(found.reached(k)) == pytest.approx(sum(p <= k for p in places) / len(places), abs=1e-12)
 
 
 def test_a_place_that_is_certain_has_its_exact_reciprocal() -> None:
@@ -191,10 +193,10 @@ def test_a_place_that_is_certain_has_its_exact_reciprocal() -> None:
     assert Places.of(torch.tensor([0.5]), negatives[None]).mean_reciprocal_rank() == 1 / 100_000
 
 
-def test_a_scorer_that_knows_nothing_scores_as_guessing_does() -> None:
+def test_a_scorer_that_knows_nothing_gets_the_middle_rank() -> None:
     places = Places.of(torch.zeros(7), torch.zeros(7, 9))
-    assert places.hits(3) == pytest.approx(0.3)
-    assert places.mean_reciprocal_rank() == pytest.approx(sum(1 / n for n in range(1, 11)) / 10)
+    assert (places.hits(5), places.hits(6)) == (0, 1)
+    assert places.mean_reciprocal_rank() == pytest.approx(1 / 5.5)
 
 
 def test_nothing_to_rank_is_an_error() -> None:

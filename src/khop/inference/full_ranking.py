@@ -31,7 +31,8 @@ class FullRanking:
     ndcg: dict[int, float]  # k -> discounted gain, divided by the gain of the best order
     pairs: int = 0
     mrr: float = 0.0  # of pairs, each ranked without the other known ones
-    hits: dict[int, float] = field(default_factory=dict)  # k -> fraction of pairs among the first k
+    hits: dict[int, float] = field(default_factory=dict)  # k -> fraction of pairs with a rank of at most k
+    map: dict[int, float] = field(default_factory=dict)  # k -> mean average precision of the first k
 
 
 def full_ranking(
@@ -56,12 +57,14 @@ def full_ranking(
         held_out: Pairs to find, int64 (2, pairs): queries, then candidates. Duplicates are counted once.
         seen: Pairs to leave out, int64 (2, pairs), also where they are in `held_out`.
         num_candidates: Number of candidates.
-        at: Values of k for Recall@k, NDCG@k and Hits@k, default (10, 20).
+        at: Values of k for Recall@k, NDCG@k, MAP@k and Hits@k, default (10, 20).
         known: Pairs, int64 (2, pairs), that are not candidates when another pair of their query is ranked
             (the filtered setting of knowledge graphs). Default None: all are candidates.
         chunk_bytes: Memory for scores, default 256 MiB.
     Returns:
-        Recall, NDCG, MRR and hits.
+        Recall, NDCG, MAP, MRR and hits. MAP@k is the mean over queries of the average precision: the sum of
+        the precisions at the places of the query's pairs among the first k, divided by k or, if smaller, the
+        number of its pairs.
     Raises:
         ValueError: A pair is out of range, nothing is to be found, or a score is NaN.
     Example:
@@ -88,7 +91,7 @@ def full_ranking(
     queries, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
     rows = max(1, chunk_bytes // (16 * num_candidates))
     ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # where each query's pairs begin
-    group, like = this_group(), torch.empty(0, 4, len(at), dtype=torch.float64)
+    group, like = this_group(), torch.empty(0, 5, len(at), dtype=torch.float64)
     chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
     with group.exchanging("ranking"), closing(MemoryStore(group).open(chunks)) as place:
         for turn in range(-(-chunks.count // group.world_size)):
@@ -102,12 +105,13 @@ def full_ranking(
             places = _places_in(scores, row, pairs % num_candidates, max(at))
             if mine == number:
                 alone = _places_alone(scores, chunk, row, pairs % num_candidates, others, chunk_bytes)
-                sums = torch.cat([_sums(places, row, found, at), _pair_sums(alone, at)])
+                near = _others_of_query(row, scores[row, pairs % num_candidates])
+                sums = torch.cat([_sums(places, row, found, at, near), _pair_sums(alone, at)])
                 place.put(number, sums.unsqueeze(0))
         sums = place.finished().sum(0)
-    (recall, ndcg), (hits, mrr) = (sums[:2] / queries.numel()).tolist(), (sums[2:] / keys.numel()).tolist()
-    by_k = [dict(zip(at, each, strict=True)) for each in (recall, ndcg, hits)]
-    return FullRanking(queries.numel(), by_k[0], by_k[1], keys.numel(), mrr[0], by_k[2])
+    of_queries, (hits, mrr) = (sums[:3] / queries.numel()).tolist(), (sums[3:] / keys.numel()).tolist()
+    recall, ndcg, precision, of_pairs = (dict(zip(at, each, strict=True)) for each in (*of_queries, hits))
+    return FullRanking(queries.numel(), recall, ndcg, keys.numel(), mrr[0], of_pairs, precision)
 
 
 def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
@@ -193,14 +197,35 @@ def _pair_sums(places: Places, at: Sequence[int]) -> Tensor:
     return torch.stack([hits, torch.full_like(hits, places.mean_reciprocal_rank() * count)])
 
 
-def _sums(places: Places, row: Tensor, found: Tensor, at: Sequence[int]) -> Tensor:
-    """Recall and NDCG at each k, summed over the queries."""
+def _others_of_query(row: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the other pairs of each pair's query with a higher and with the same score, int64 (pairs) each.
+
+    `row` has the query of each pair, in ascending order.
+    """
+    order = scores.argsort(descending=True, stable=True)
+    order = order[row[order].argsort(stable=True)]
+    _, same, sizes = torch.unique_consecutive(
+        torch.stack([row[order].double(), scores[order].double()]), dim=1, return_inverse=True,
+        return_counts=True,
+    )  # fmt: skip
+    above, tied = torch.empty_like(row), torch.empty_like(row)
+    above[order] = (sizes.cumsum(0) - sizes)[same] - torch.searchsorted(row, row)
+    tied[order] = sizes[same] - 1
+    return above, tied
+
+
+def _sums(
+    places: Places, row: Tensor, found: Tensor, at: Sequence[int], others: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Recall, NDCG and average precision at each k, summed over the queries."""
     sums = []
     for k in at:
         reached = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.reached(k))
         gains = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.discounted_gains(k))
         best = discounts(k).cumsum(0)[found.clamp(max=k) - 1]
-        sums.append(torch.stack([(reached / found).sum(), (gains / best).sum()]))
+        precision = torch.zeros_like(reached).index_add_(0, row, places.precisions(k, *others))
+        average = precision / found.clamp(max=k)
+        sums.append(torch.stack([(reached / found).sum(), (gains / best).sum(), average.sum()]))
     return torch.stack(sums, dim=1)
 
 

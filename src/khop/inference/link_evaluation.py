@@ -620,6 +620,20 @@ def triples_of_links(links: LinkList, edge_type: EdgeType) -> Tensor:
     return torch.cat(found, 1)
 
 
+def queries_of_links(links: LinkList, edge_type: EdgeType, num_sources: int) -> Tensor:
+    """Return int64 (2, links): queries, which are source + num_sources * date, and destinations.
+
+    Dates number the times of the links; those without times have date 0. Collective likewise.
+    """
+    pieces = _pieces(links, edge_type)
+    sources, destinations = torch.cat([piece.edges for piece in pieces], 1)
+    times = [piece.times for piece in pieces if piece.times is not None]
+    if not times:
+        return torch.stack([sources, destinations])
+    dates = torch.cat(times).unique(return_inverse=True)[1]
+    return torch.stack([sources + num_sources * dates, destinations])
+
+
 def _pieces(links: LinkList, edge_type: EdgeType) -> list[SeedLinks]:
     return [
         links.rows(edge_type, numbers)

@@ -196,8 +196,7 @@ def ranks_of(scores: Tensor, negatives: Tensor, given: Tensor | None = None) -> 
 
     `given`, bool (n, k), is False for entries that pad a row; None if all are negatives.
     """
-    places = Places.of(scores, negatives, given)
-    return 1 + places.above + places.tied / 2
+    return Places.of(scores, negatives, given).ranks
 
 
 @dataclass(frozen=True, eq=False)

@@ -293,16 +293,32 @@ AT_K: Mapping[str, Callable[[Places, int], float]] = {
 }
 LINK_METRICS = ("mrr", *PAIR_METRICS, *AT_K)
 LINK_METRIC_PATTERN = r"^(mrr|roc-auc|average-precision|(hits|recall|ndcg)@[1-9][0-9]{0,17})$"
+_FULL_METRIC_PATTERN = r"^map@[1-9][0-9]{0,17}$"
+
+
+def is_full_metric(name: str) -> bool:
+    """Return True for a metric that ranks all destinations of each source, not given negatives."""
+    return re.fullmatch(_FULL_METRIC_PATTERN, name) is not None
 
 
 def check_link_metric(name: str) -> str:
     """Return the name; ValueError unless it is a link metric."""
+    if isinstance(name, str) and is_full_metric(name):
+        raise ValueError(
+            f"metric {name!r}: ranks all destinations, not given negatives; use khop.full_ranking, or "
+            "task.metric of a run"
+        )
     if not isinstance(name, str) or not re.fullmatch(LINK_METRIC_PATTERN, name):
         raise ValueError(
             f"metric {name!r}: must be one of {', '.join(LINK_METRICS)}, with a whole number K of at least "
             "1, such as hits@50"
         )
     return name
+
+
+def check_task_metric(name: str) -> str:
+    """Return the name; ValueError unless it is a metric of a link-prediction task."""
+    return name if isinstance(name, str) and is_full_metric(name) else check_link_metric(name)
 
 
 def is_pair_metric(name: LinkMetric) -> bool:
@@ -358,7 +374,7 @@ class LinkPrediction:
     Args:
         loss: A `khop.LinkLoss`, or the kind of one: "bce" (default), the binary cross-entropy of each pair;
             "bpr", a ranking of links above negatives; "margin" or "infonce" with their default settings.
-        metric: Metric of scores, default "mrr"; see `khop.evaluate_links`.
+        metric: Metric of scores, default "mrr"; see `khop.evaluate_links`. In a run also "map@10".
     Raises:
         ValueError: There is no such loss or metric.
     Example:
@@ -378,7 +394,7 @@ class LinkPrediction:
                     f"loss {shown(self.loss)}: must be one of {', '.join(kinds)}, or a khop.LinkLoss"
                 )
             object.__setattr__(self, "loss", LINK_LOSSES.load(self.loss).declared())
-        check_link_metric(self.metric)
+        check_task_metric(self.metric)
 
     def losses(self, output: Mapping[EdgeType, LinkScores], batch: Batch) -> Tensor:
         """Return (pairs): one loss per pair of all edge types, as input of `batch.global_mean`.

@@ -54,7 +54,11 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Places:
-    """Rank of each positive among its negatives: from above + 1 to above + tied + 1, all equally likely."""
+    """Rank of each positive among its negatives: from above + 1 to above + tied + 1, all equally likely.
+
+    A positive alone has the mean of these ranks, as in the evaluators of OGB and TGB. Gains of several
+    positives of a query, `reached` and others, are expected values over the ranks.
+    """
 
     above: Tensor  # int64 (positives): negatives with a higher score
     tied: Tensor  # int64 (positives): negatives with the same score
@@ -73,23 +77,27 @@ class Places:
         check_scores(negatives, "ranking")
         return cls(above.sum(1), tied.sum(1))
 
+    @property
+    def ranks(self) -> Tensor:
+        """Mean of the possible ranks, float64 (positives)."""
+        return 1 + self.above + self.tied.double() / 2
+
     def mean_reciprocal_rank(self) -> float:
-        """Mean of 1 / place."""
+        """Mean of 1 / rank."""
         self._check_not_empty("mrr")
-        gains = 1 / torch.arange(1, self._last() + 1, dtype=torch.float64)
-        return float(self._expected(gains).mean())
+        return float((1 / self.ranks).mean())
 
     def hits(self, k: int) -> float:
-        """Fraction of positives among the first k."""
+        """Fraction of positives with a rank of at most k."""
         self._check_not_empty(f"hits@{k}")
         check_k(k)
-        return float(self.reached(k).mean())
+        return float((self.ranks <= k).double().mean())
 
     def ndcg(self, k: int) -> float:
-        """Mean of 1 / log2(place + 1) for the first k places, 0 for later ones: NDCG of one positive each."""
+        """Mean of 1 / log2(rank + 1), 0 for ranks above k: NDCG of one positive each."""
         self._check_not_empty(f"ndcg@{k}")
         check_k(k)
-        return float(self.discounted_gains(k).mean())
+        return float((1 / torch.log2(self.ranks + 1)).masked_fill(self.ranks > k, 0).mean())
 
     def discounted_gains(self, k: int) -> Tensor:
         """Return float64 (positives): 1 / log2(place + 1) for the first k places, 0 for later ones."""
@@ -98,6 +106,15 @@ class Places:
     def reached(self, k: int) -> Tensor:
         """Return float64 (positives): the probability of a place among the first k."""
         return self._expected(torch.ones(min(k, self._last()), dtype=torch.float64))
+
+    def precisions(self, k: int, above: Tensor, tied: Tensor) -> Tensor:
+        """Return float64 (positives): the precision at the place if it is among the first k, else 0.
+
+        `above` and `tied` count the other positives of the query with a higher and with the same score.
+        """
+        share = tied / self.tied.clamp(min=1).double()  # of the candidates with the same score
+        reciprocals = self._expected(1 / torch.arange(1, min(k, self._last()) + 1, dtype=torch.float64))
+        return share * self.reached(k) + (above + 1 - share * (self.above + 1)) * reciprocals
 
     def _last(self) -> int:
         """Return the last place of any positive, at least 1."""

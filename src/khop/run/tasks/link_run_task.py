@@ -25,7 +25,7 @@ from khop.draw import (
     UniformNegatives,
 )
 from khop.inference.chunks import Progress, evaluating, unwatched
-from khop.inference.full_ranking import FullRanking, TripleRanking, full_ranking, triple_ranking
+from khop.inference.full_ranking import FullRanking, ScoresOf, TripleRanking, full_ranking, triple_ranking
 from khop.inference.link_evaluation import (
     Scores,
     check_pair_labels,
@@ -36,6 +36,7 @@ from khop.inference.link_evaluation import (
     mean_metrics,
     node_rows,
     popularity_scores,
+    queries_of_links,
     sampled_link_scores,
     triples_of_links,
 )
@@ -62,7 +63,13 @@ from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.link_split import LinkColumns
 from khop.sampling.sampler import Fanout
 from khop.schema import EdgeType, EdgeTypeName, NodeType
-from khop.training.edge_tasks import LinkMetric, LinkPrediction, check_link_metric, is_pair_metric
+from khop.training.edge_tasks import (
+    LinkMetric,
+    LinkPrediction,
+    check_task_metric,
+    is_full_metric,
+    is_pair_metric,
+)
 from khop.training.link_losses import LinkLoss
 from khop.training.tasks import POPULARITY
 
@@ -158,6 +165,49 @@ def candidate_ranking(
     return means
 
 
+def mean_average_precision(
+    context: TaskContext,
+    model: LinkPredictor,
+    graph: Graph,
+    links: LinkList,
+    metrics: Sequence[LinkMetric],
+    progress: Progress,
+) -> dict[str, float]:
+    """Return map@K for each of `metrics`, averaged over edge types. Collective.
+
+    A query is a source, or a source and a time for links with times, and every node of the destination type
+    is a candidate. Embeddings are computed over all neighbors in `graph`.
+    """
+    rows = rows_of_ends(context, model, graph, links, progress)
+    with evaluating(model):
+        move = next(model.parameters(), torch.empty(0)).device
+        scores_of = {
+            t: partial(_scores, model.decoder(t).grid, rows[t[0]].to(move), rows[t[2]].to(move))
+            for t in links.counts
+        }
+        return map_of_scores(scores_of, links, graph, metrics)
+
+
+def map_of_scores(
+    scores_of: Mapping[EdgeType, ScoresOf], links: LinkList, graph: Graph, metrics: Sequence[LinkMetric]
+) -> dict[str, float]:
+    """Return map@K for each of `metrics`, from the scores of all destinations of some sources. Collective."""
+    at, found = [int(metric.partition("@")[2]) for metric in metrics], list[FullRanking]()
+    for edge_type, of_sources in scores_of.items():
+        sources, destinations = (graph.num_nodes(end) for end in edge_type[::2])
+
+        def of_queries(queries: Tensor, scores: ScoresOf = of_sources, count: int = sources) -> Tensor:
+            return scores(queries % count)
+
+        queries = queries_of_links(links, edge_type, sources)
+        nothing = torch.empty(2, 0, dtype=torch.int64)
+        found.append(full_ranking(of_queries, queries, nothing, destinations, at))
+    return {
+        metric: sum(ranking.map[k] for ranking in found) / len(found)
+        for metric, k in zip(metrics, at, strict=True)
+    }
+
+
 def _is_all_known(held_out: Tensor, known: Tensor, num_destinations: int) -> bool:
     """Return True if each pair of `held_out`, (2, n), is in `known`, (2, m)."""
     keys, others = (sources * num_destinations + destinations for sources, destinations in (held_out, known))
@@ -169,6 +219,11 @@ def _scores(
 ) -> Tensor:
     """Return (queries, destinations): the scores of some sources."""
     return grid(sources[queries.to(sources.device)], destinations)
+
+
+def _popularity_of(degrees: Tensor, queries: Tensor) -> Tensor:
+    """Return (queries, destinations): the popularity of each destination, the same for all sources."""
+    return degrees.expand(queries.numel(), -1)
 
 
 TABLE = "hard_negatives"  # the model's buffer with a table, so that it is saved in checkpoints
@@ -295,7 +350,9 @@ class LinkTask:
     def of(cls, context: TaskContext) -> LinkTask:
         """Split links, draw pairs and make a new model; equal runs get equal results."""
         config, links, hidden = context.config, context.config.links, context.config.model.hidden
-        columns = LinkColumns(links.eval_negatives, None, config.sampler.time, links.relation)
+        is_given = links.val_negatives is not None and links.test_negatives is not None
+        count = 0 if is_given else links.eval_negatives
+        columns = LinkColumns(count, None, config.sampler.time, links.relation)
         parts = SplitEdges.of(context, columns)
         relations = _relations(context, parts.edge_types)
 
@@ -364,27 +421,32 @@ class LinkTask:
         found: dict[str, float] = {}
         baselines: dict[str, float] = {}
         kept: dict[str, tuple[LinkList, Scores]] = {}
-        asked = [check_link_metric(name) for name in beside]
+        asked = [check_task_metric(name) for name in beside]
         for name in splits:
             if name not in self._held_out:
                 raise ValueError(
                     f"split {name!r}: only held-out links can be evaluated, in {list(self._held_out)}"
                 )
-            metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
+            every = dict.fromkeys((self.task.metric, *BESIDE, *asked))
+            full = [metric for metric in every if is_full_metric(metric)]
+            metrics = [metric for metric in every if not is_full_metric(metric)]
             graph, links = self._scored(name)
             if is_labeled(links):
-                metrics = {metric: None for metric in metrics if is_pair_metric(metric)}
+                metrics = [metric for metric in metrics if is_pair_metric(metric)]
             scored = self._link_scores(graph, comparable(links), progress)
             kept[name] = (links, scored)
-            measured = mean_metrics(scored, tuple(metrics), links)
+            measured = mean_metrics(scored, metrics, links)
+            if full:
+                of_split = self.context, self.model, *self._held_out[name]
+                measured |= mean_average_precision(*of_split, full, progress)
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
-            found |= _by_type(name, scored, tuple(metrics))
+            found |= _by_type(name, scored, metrics)
             if self.context.config.links.filtered:
                 found |= self._filtered(name, progress)
             if self.context.config.links.ranking:
                 found |= self._ranked(name, progress)
-            baselines |= self._popularity(name, tuple(metrics))
+            baselines |= self._popularity(name, [*metrics, *full])
         return Evaluation(found, LinkPredictions(self.edge_types, kept), baselines)
 
     def _scored(self, split: str) -> tuple[Graph, LinkList]:
@@ -419,7 +481,11 @@ class LinkTask:
             counts = {node_type: graph.num_nodes(node_type) for node_type in self.node_types}
             degrees = {t: in_degrees(graph, t, before) for t in self.edge_types}
             scores = popularity_scores(degrees, counts, comparable(links), sharing)
-            of_metrics = mean_metrics(scores, metrics, links)
+            full = [metric for metric in metrics if is_full_metric(metric)]
+            of_metrics = mean_metrics(scores, [metric for metric in metrics if metric not in full], links)
+            if full:
+                rows = {t: partial(_popularity_of, of.double()) for t, of in degrees.items()}
+                of_metrics |= map_of_scores(rows, self._held_out[split][1], graph, full)
             self.popularity.update({names[metric]: value for metric, value in of_metrics.items()})
         return {name: self.popularity[name] for name in names.values()}
 

@@ -24,7 +24,7 @@ from khop.run.tables import TaskTable
 from khop.run.values import RunConfig, SeedFiles
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-from khop.training.edge_tasks import check_link_metric
+from khop.training.edge_tasks import check_task_metric, is_full_metric
 from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, entries_of
 from khop.training.tasks import ClassLoss, ClassLossKind
@@ -53,16 +53,16 @@ class MetricOptions:
         str | None,
         Field(
             pattern=r"^(accuracy|f1-macro|f1-micro|roc-auc|average-precision|mrr|"
-            r"(hits|recall|ndcg)@[1-9][0-9]{0,17})$"
+            r"(hits|recall|ndcg|map)@[1-9][0-9]{0,17})$"
         ),
         Allowed(
-            "one of accuracy, f1-macro, f1-micro, roc-auc, average-precision, mrr, and hits@K, recall@K and "
-            "ndcg@K for a whole number K"
+            "one of accuracy, f1-macro, f1-micro, roc-auc, average-precision, mrr, and hits@K, recall@K, "
+            "ndcg@K and map@K for a whole number K"
         ),
         Default("accuracy for nodes, mrr for links"),
     ] = None
     """Evaluation metric; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
-    roc-auc, average-precision, mrr, or hits, recall or ndcg among the first K, such as hits@50"""
+    roc-auc, average-precision, mrr, or hits, recall, ndcg or map among the first K, such as hits@50"""
 
 
 @dataclass(frozen=True)
@@ -375,9 +375,15 @@ def resolved_links(context: ResolveContext) -> TaskTable:
     target = ", ".join(targets)
     metric = task.metric or "mrr"
     try:
-        check_link_metric(metric)
+        check_task_metric(metric)
     except ValueError as error:
         raise ValueError(f"task.{error} ({raw.where('task.metric')})") from error
+    if is_full_metric(metric) and context.config.links.relation is not None:
+        raise ValueError(
+            f"task.metric is {metric!r} and links.relation is {context.config.links.relation!r}: {metric} "
+            "ranks the destinations of each source, regardless of relations; set another metric "
+            f"({raw.where('task.metric', 'links.relation')})"
+        )
     _check_several(context, target, [there[name] for name in targets])
     _check_hard(context, [there[name] for name in targets])
     for path in ("links.val_negatives", "links.test_negatives"):
