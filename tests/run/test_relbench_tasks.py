@@ -12,10 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import khop
 from khop.cli.main import run
+from khop.inference.link_evaluation import node_rows
+from khop.run.build import prepare
+from khop.run.read import read_toml
 
-DRIVERS, RACES = 24, 120
+DRIVERS, RACES, CIRCUITS = 24, 120, 30
 FIRST = datetime(2003, 1, 1)
+COUNTS = (("drivers", DRIVERS), ("circuits", CIRCUITS))
+LIMITS = {"val": "2008-09-30", "test": "2010-05-23"}  # the day before race 70, and before race 90
 
 
 def stored(
@@ -47,11 +53,13 @@ def write_database(root: Path) -> None:
     )
     stored(
         root / "db/races.parquet",
-        pa.table({"raceId": np.arange(RACES), "date": days(races)}),
-        {},
+        pa.table({"raceId": np.arange(RACES), "circuitId": np.arange(RACES) % CIRCUITS, "date": days(races)}),
+        {"circuitId": "circuits"},
         "date",
         "raceId",
     )
+    circuits = pa.table({"circuitId": np.arange(CIRCUITS), "length": random.normal(size=CIRCUITS)})
+    stored(root / "db/circuits.parquet", circuits, {}, None, "circuitId")
     results = pa.table({"driverId": who, "raceId": race, "place": place, "date": days(races[race])})
     stored(root / "db/results.parquet", results, {"driverId": "drivers", "raceId": "races"}, "date")
     for name, column, values in (
@@ -62,6 +70,23 @@ def write_database(root: Path) -> None:
             kept = (race >= first) & (race < last)
             rows = {"date": days(races[race[kept]] - 1), "driverId": who[kept], column: values[kept]}
             stored(root / f"tasks/{name}/{split}.parquet", pa.table(rows), {"driverId": "drivers"}, "date")
+
+    write_links(root, who, race)
+
+
+def write_links(root: Path, who: npt.NDArray[np.int64], race: npt.NDArray[np.int64]) -> None:
+    """Write a recommendation task: some circuits of the next ten races in which a driver has results."""
+    for split, dates in (("train", range(10, 70, 10)), ("val", [70]), ("test", [90])):
+        rows: list[tuple[datetime, int, list[int]]] = []
+        for first in dates:
+            near = (race >= first) & (race < first + 10) & ((who + race) % 3 == 0)
+            for driver in np.unique(who[near]).tolist():
+                found = np.unique(race[near & (who == driver)] % CIRCUITS)
+                rows.append((FIRST + timedelta(days=first * 30 - 1), driver, found.tolist()))
+        columns = dict(zip(("date", "driverId", "circuitId"), zip(*rows, strict=True), strict=True))
+        table = pa.table({"date": pa.array(columns.pop("date"), pa.timestamp("ns")), **columns})
+        links = {"driverId": "drivers", "circuitId": "circuits"}
+        stored(root / f"tasks/driver-circuits/{split}.parquet", table, links, "date")
 
 
 def command(*words: str) -> int:
@@ -105,13 +130,57 @@ def test_a_task_trains_from_the_command_and_is_scored_by_the_metric_of_relbench(
     assert outcome[f"test_{metric}"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_tasks_over_links_and_files_without_keys_are_refused(
+def mean_average_precision(found: npt.NDArray[np.int64], wanted: list[list[int]]) -> float:
+    """link_prediction_map of RelBench's package: `found` (rows, k) are the best destinations of each row."""
+    count = found.shape[1]
+    is_in = np.stack([np.isin(row, listed) for row, listed in zip(found, wanted, strict=True)])
+    sizes = np.array([len(listed) for listed in wanted]).clip(max=count)
+    precision = np.cumsum(is_in, axis=1) / (np.arange(count) + 1)
+    return float(((precision * is_in).sum(axis=1) / sizes).mean())
+
+
+@pytest.mark.core(1)
+def test_a_recommendation_task_trains_from_the_command_and_is_scored_by_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_database(Path("rel-own"))
+    cut_offs = ("--val", LIMITS["val"], "--test", LIMITS["test"])
+    task = ("--task", "driver-circuits")
+    assert command("import", "relbench:rel-own", "own", "--root", "rel-own", *cut_offs, *task) == 0
+    assert "khop train own-driver-circuits/run.toml" in capfd.readouterr().out.replace("\n", " ")
+    settings = ("--epochs", "2", "--hidden", "8", "--batch-size", "64", "--out", "out")
+    assert command("train", "own-driver-circuits/run.toml", *settings, "--precision", "float64") == 0
+    capfd.readouterr()
+    assert command("evaluate", "out", "--split", "all", "--metric", "map@3", "--json") == 0
+    outcome = json.loads(capfd.readouterr().out.splitlines()[-1])
+    run = prepare(read_toml(Path("out/config.toml")), tmp_path)
+    run.restore(Path("out/checkpoints/best"), print, ())
+    drivers, circuits = (np.asarray(khop.open_ids("own", name).ids(range(n))) for name, n in COUNTS)
+    place = {driver: number for number, driver in enumerate(drivers.tolist())}
+    for split in ("val", "test"):
+        graph = getattr(run.run_task.split, split)  # type: ignore[attr-defined]
+        dates = pq.read_table("rel-own/db/results.parquet")["date"].to_numpy()
+        known = int((dates < np.datetime64(LIMITS[split])).sum())  # nothing of a later date
+        assert graph.num_edges(("results", "raceId", "races")) == known
+        rows = node_rows(run.model.encoder, graph, graph.features, ["drivers", "circuits"])  # type: ignore[arg-type]
+        scores = (rows["drivers"] @ rows["circuits"].T).detach().numpy()
+        given = pq.read_table(f"rel-own/tasks/driver-circuits/{split}.parquet")
+        best = circuits[np.argsort(-scores, axis=1, kind="stable")]
+        found = best[[place[driver] for driver in given["driverId"].to_pylist()]]
+        for count in (3, 10):
+            expected = mean_average_precision(found[:, :count], given["circuitId"].to_pylist())
+            assert outcome[f"{split}_map@{count}"] == pytest.approx(expected, rel=1e-9)
+            assert 0 < expected < 1
+
+
+def test_files_of_other_tasks_and_without_keys_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_database(Path("rel-own"))
     links = {"driverId": "drivers", "raceId": "races"}
-    rows = pa.table({"date": days(np.arange(2)), "driverId": [0, 1], "raceId": [[0], [1]]})
+    rows = pa.table({"date": days(np.arange(2)), "driverId": [0, 1], "raceId": [0, 1]})
     stored(Path("rel-own/tasks/starts/train.parquet"), rows, links, "date")
     words = (
         "import",
@@ -125,7 +194,7 @@ def test_tasks_over_links_and_files_without_keys_are_refused(
         "2010-05-01",
     )
     assert command(*words, "--task", "starts") != 0
-    assert "tasks over links are not read" in capfd.readouterr().err.replace("\n", " ")
+    assert "one column with lists of ids" in capfd.readouterr().err.replace("\n", " ")
     assert command(*words, "--task", "nothing") != 0
     assert "give the folder of the task nothing of rel-own" in capfd.readouterr().err.replace("\n", " ")
     assert not Path("own").exists()

@@ -201,8 +201,8 @@ class RelbenchOptions(PublishedSet):
     test: str | None = None
     """First day of test, such as 2021-01-01 (default: RelBench's, of rel-f1 and rel-trial)"""
     task: str | None = None
-    """Task of the database, such as driver-dnf; its tables of labels and a run file are written to the folder
-    OUT-TASK"""
+    """Task of the database, such as driver-dnf; a run file and the labels of a node task are written to the
+    folder OUT-TASK, and the links of a recommendation task become edges with times"""
 
 
 class Relbench:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.formats.set_graph import memory_budget
@@ -104,7 +104,7 @@ def _kind(dtype: Any, column: Any) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class RelbenchTask:
+class RelbenchLabels:
     """A task over the rows of one table: labels with dates, in files for training, validation and test."""
 
     name: str
@@ -116,47 +116,108 @@ class RelbenchTask:
     kind: str  # of the task of a run
     metric: str  # the one that RelBench compares
 
-    @classmethod
-    def read(cls, folder: Path, name: str) -> RelbenchTask:
-        """Read what the files of a task record. ValueError for other files, and for tasks over links."""
-        path = folder / "train.parquet"
-        with reading(str(path), "download it again", "is not a Parquet file, or is damaged"):
-            rows = pq.read_table(path)
-        record = rows.schema.metadata or {}
-        links = json.loads(record.get(b"fkey_col_to_pkey_table", b"{}"))
-        time = json.loads(record.get(b"time_col", b"null"))
-        labels = [column for column in rows.column_names if column != time and column not in links]
-        if len(links) != 1 or time is None or len(labels) != 1:
-            raise ValueError(
-                f"{path}: its columns are {', '.join(rows.column_names)}; a task over nodes has dates, one "
-                "column of ids and one label, and tasks over links are not read"
-            )
-        ((entity, node_type),) = links.items()
-        splits = {split: folder / f"{split}.parquet" for split in ("train", "val", "test")}
-        files = {
-            split: path
-            for split, path in splits.items()
-            if path.is_file() and labels[0] in pq.read_schema(path).names
-        }
-        is_class = pc.count_distinct(rows.column(labels[0])).as_py() <= _CLASSES
-        kind, metric = ("node-classification", "roc-auc") if is_class else ("node-regression", "mae")
-        return cls(name, files, entity, node_type, time, labels[0], kind, metric)
+    edges: ClassVar[Mapping[str, Any]] = {}  # to add to the spec
 
-    def write(self, out: Path, graph: Path) -> None:
-        """Copy the files to a new folder, with a run file that trains on them."""
-        out.mkdir()
+    def settings(self, out: Path) -> list[str]:
+        """Copy the files to a folder, and return the settings of a run that trains on them."""
         for split, path in self.files.items():
             shutil.copyfile(path, out / f"{split}.parquet")
         tables = {split: str(out / f"{split}.parquet") for split in self.files}
         task = {"kind": self.kind, "target": self.node_type, "label": self.label, "metric": self.metric}
-        lines = (
-            f"graph = {json.dumps(str(graph))}",
+        return [
             f"task = {_inline(task)}",
             f"seeds = {_inline({**tables, 'id': self.entity, 'time': self.time})}",
             'sampler = { fanouts = [64, 32], time = "time" }',
-            "model = { hidden = 128, embedding = 0 }",  # tables without columns have edges alone
+        ]
+
+    def __str__(self) -> str:
+        return f"labels of {self.name}, {self.label} of {self.node_type}"
+
+
+@dataclass(frozen=True)
+class RelbenchLinks:
+    """A recommendation task: the destinations of each source at some dates, which become edges with times."""
+
+    name: str
+    rows: Any  # an Arrow table: source, list of destinations and date, of all splits
+    ends: Mapping[str, str]  # column -> table: sources, then lists of destinations
+    time: str
+    count: int  # K of map@K
+
+    @property
+    def edge_type(self) -> str:
+        """Name of the edge type of the links."""
+        source, destination = self.ends.values()
+        return f"{source} {self.name} {destination}"
+
+    @property
+    def edges(self) -> Mapping[str, Any]:
+        """The links as an entry of the spec."""
+        source, listed = self.ends
+        lists = self.rows.column(listed).combine_chunks()
+        rows = self.rows.select([source, self.time]).take(pc.list_parent_indices(lists))
+        entry = RelbenchTable(self.name, rows, source, {}, self.time)
+        return {
+            self.edge_type: {
+                "rows": rows.append_column(listed, lists.flatten()), "source": source,
+                "destination": listed, "nulls": "drop", "orphans": "drop", **_time(entry),
+            }
+        }  # fmt: skip
+
+    def settings(self, out: Path) -> list[str]:
+        """Return the settings of a run that trains on the links. They carry no messages."""
+        task = {"kind": "link-prediction", "target": self.edge_type, "metric": f"map@{self.count}"}
+        hops = ", ".join(f'{{ {json.dumps(self.edge_type)} = 0, "*" = {fanout} }}' for fanout in (64, 32))
+        return [
+            f"task = {_inline(task)}",
+            'links = { split = "time" }',
+            f'sampler = {{ fanouts = [{hops}], time = "time" }}',
+        ]
+
+    def __str__(self) -> str:
+        return f"links of {self.name}, the edges {self.edge_type}"
+
+
+def relbench_task(folder: Path, name: str, database: str) -> RelbenchLabels | RelbenchLinks:
+    """Read what the files of a task record. ValueError for other files."""
+    path = folder / "train.parquet"
+    with reading(str(path), "download it again", "is not a Parquet file, or is damaged"):
+        rows = pq.read_table(path)
+    record = rows.schema.metadata or {}
+    ends = json.loads(record.get(b"fkey_col_to_pkey_table", b"{}"))
+    time = json.loads(record.get(b"time_col", b"null"))
+    labels = [column for column in rows.column_names if column != time and column not in ends]
+    lists = [column for column in ends if pa.types.is_list(rows.schema.field(column).type)]
+    ends = {column: ends[column] for column in sorted(ends, key=lists.__contains__)}
+    is_of_links = len(ends) == 2 and len(lists) == 1 and not labels
+    if time is None or not (is_of_links or (len(ends) == 1 and len(labels) == 1)):
+        raise ValueError(
+            f"{path}: its columns are {', '.join(rows.column_names)}; a task has dates, one column of ids, "
+            "and one label or one column with lists of ids"
         )
-        (out / "run.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    splits = {split: folder / f"{split}.parquet" for split in ("train", "val", "test")}
+    last = lists[0] if is_of_links else labels[0]  # test files may lack it
+    files = {
+        split: path for split, path in splits.items() if path.is_file() and last in pq.read_schema(path).names
+    }
+    if is_of_links:
+        every = pa.concat_tables(pq.read_table(path).select([*ends, time]) for path in files.values())
+        return RelbenchLinks(name, every.replace_schema_metadata(None), ends, time, _COUNTS.get(database, 10))
+    ((entity, node_type),) = ends.items()
+    is_class = pc.count_distinct(rows.column(labels[0])).as_py() <= _CLASSES
+    kind, metric = ("node-classification", "roc-auc") if is_class else ("node-regression", "mae")
+    return RelbenchLabels(name, files, entity, node_type, time, labels[0], kind, metric)
+
+
+def write_run(task: RelbenchLabels | RelbenchLinks, out: Path, graph: Path) -> None:
+    """Write a new folder with a run file that trains on a task, and with its tables of labels."""
+    out.mkdir()
+    lines = (
+        f"graph = {json.dumps(str(graph))}",
+        *task.settings(out),
+        "model = { hidden = 128, embedding = 0 }",  # tables without columns have edges alone
+    )
+    (out / "run.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _inline(values: Mapping[str, str]) -> str:
@@ -165,6 +226,7 @@ def _inline(values: Mapping[str, str]) -> str:
     return f"{{ {entries} }}"
 
 
+_COUNTS = {"rel-hm": 12, "rel-avito": 12, "rel-stack": 100}  # K of a database's recommendations, else 10
 _CLASSES = 2  # distinct labels of a classification: RelBench's are binary, and other numbers are regressed
 _ADDRESS = "https://relbench.stanford.edu/download"
 _CUT_OFFS: Mapping[str, tuple[date, date]] = {  # first days of validation and of test, as RelBench has them
@@ -200,19 +262,18 @@ class RelbenchImporter:
             names = [f"tasks/{asked}", f"{name}/tasks/{asked}", f"../tasks/{asked}", asked]
             source = f"the task {asked} of {name}"
             home = self._folder(f"tasks/{asked}", names, "train.parquet", source, notice)
-            task = RelbenchTask.read(home, asked)
+            task = relbench_task(home, asked, name)
         paths = sorted(folder.glob("*.parquet"), key=lambda path: path.name.encode())
         spec = relbench_spec([RelbenchTable.read(path) for path in paths], *self._cut_offs())
+        if task is not None:
+            spec["edges"] |= task.edges
         done = import_tables(
             spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
         )
         if task is None:
             return done.counts()
-        task.write(tables, out)
-        return (
-            f"{done.counts()}\nlabels of {task.name}, {task.label} of {task.node_type}: train on them by "
-            f"khop train {tables / 'run.toml'}"
-        )
+        write_run(task, tables, out)
+        return f"{done.counts()}\n{task}: train on them by khop train {tables / 'run.toml'}"
 
     def _folder(
         self, archive: str, names: list[str], content: str, source: str, notice: ProgressCallback | None
