@@ -417,6 +417,11 @@ def standard_set(folder: Folder) -> Mapping[str, Any]:
     return found
 
 
+def negatives_folder(path: Path) -> Path:
+    """Return the folder next to a graph folder with the published negatives of a standard set."""
+    return path.with_name(f"{path.name}-negatives")
+
+
 _THREADS = 2  # sha256 runs without the GIL
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from khop.api.open_graph import open_graph
 from khop.api.split_links import link_counts
-from khop.graph.folder import Folder, import_record, recorded_cut_offs, standard_set
+from khop.graph.folder import Folder, import_record, negatives_folder, recorded_cut_offs, standard_set
 from khop.graph.partitions.parts_folder import PartsFolder, known_folder
 from khop.run.parts import words_of
 from khop.run.read import EMBEDDING
@@ -140,7 +140,8 @@ def _links(path: Path, folder: Folder) -> tuple[list[str], int]:
     for edge_type in sorted(kinds, key=lambda t: (kinds[t] == "random", -folder.num_edges(t))):
         counts = _link_counts(path, folder, edge_type, kinds[edge_type])
         if min(counts) > 0:
-            return _of_links(edge_type, kinds[edge_type], counts, firsts)
+            given = _published_negatives(path, folder)
+            return _of_links(edge_type, kinds[edge_type], counts, firsts, given)
     raise ValueError(
         f"{path}: no node type has a label with the splits train, val and test, and no edge type has 10 "
         "links or more; import it with label = ..., or with edges"
@@ -154,8 +155,21 @@ def _link_counts(path: Path, folder: Folder, edge_type: EdgeType, kind: str) -> 
     return link_counts(open_graph(path), edge_type, "time" if kind == "time" else "column")
 
 
+def _published_negatives(path: Path, folder: Folder) -> tuple[list[str], list[str]]:
+    """Return lines of [task] and of [links] for negatives next to the graph; ([], []) if there are none."""
+    published, home = standard_set(folder).get("published"), negatives_folder(path)
+    if published is None or not home.is_dir():
+        return [], []
+    files = [f"{split}_negatives = {_text(str(home / f'{split}.parquet'))}" for split in ("val", "test")]
+    return [f"metric = {_text(published['metric'].lower())}"], [f"{files[0]}  # published", files[1]]
+
+
 def _of_links(
-    edge_type: EdgeType, kind: str, counts: tuple[int, ...], firsts: list[EdgeType]
+    edge_type: EdgeType,
+    kind: str,
+    counts: tuple[int, ...],
+    firsts: list[EdgeType],
+    given: tuple[list[str], list[str]],
 ) -> tuple[list[str], int]:
     train, val, test = counts
     why = {"time": "by the cut-offs above", "column": "by its column split", "random": "at random"}
@@ -164,12 +178,13 @@ def _of_links(
         "[task]",
         'kind = "link-prediction"',
         f"target = {_text(words_of(edge_type))}",
+        *given[0],
         *([f"# other edge types: {', '.join(others)}"] if others else []),
         "",
         "[links]",
         f"split = {_text(kind)}  # {why[kind]}: {train:,} training, {val:,} validation and {test:,} test "
         "links",
-        "eval_negatives = 20  # negatives per validation or test link",
+        *(given[1] or ["eval_negatives = 20  # negatives per validation or test link"]),
     ]
     return lines, train
 

@@ -24,8 +24,10 @@ from khop.data.formats.raw_arrays import (
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget
 from khop.data.formats.tensor_file import tensor_file
 from khop.data.importers import ImportContext, OgbOptions
+from khop.data.tables.packages import pa, pq
 from khop.data.tables.read_spec import nearest
-from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.atomic import ProgressCallback, new_folder, refuse_existing
+from khop.graph.folder import negatives_folder
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.schema import EdgeType, NodeType
 
@@ -364,10 +366,7 @@ Links = Mapping[str, Any]
 
 
 def ogb_links(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratch) -> SetGraph:
-    """Read a link set. Links of an undirected set are stored once, and as their reverse type rev_RELATION.
-
-    The published negatives are not read: khop draws its own.
-    """
+    """Read a link set. Links of an undirected set are stored once, and as their reverse type rev_RELATION."""
     parts = [_part(folder / "split" / ogb.split / name) for name in _FILES]
     if ogb.kind == "typed":
         raw = folder / "raw"
@@ -397,6 +396,37 @@ def _part(path: Path) -> Links:
     else:
         raise ValueError(f"{path}: has {', '.join(found)}, and no links; download the set again")
     return found
+
+
+def published_negatives(ogb: OgbSet, folder: Path) -> dict[str, Any]:
+    """Return the published negatives of val and test as Arrow tables; none for knowledge graphs.
+
+    Either a list of destinations per link, or pairs that all links are compared with.
+    """
+    found: dict[str, Any] = {}
+    for split, name in zip(("val", "test"), _FILES[1:], strict=True):
+        given = tensor_file(folder / "split" / ogb.split / name)
+        if "edge_neg" in given:
+            pairs = np.asarray(given["edge_neg"]).astype(np.int64)
+            found[split] = pa.table({"source": pairs[:, 0], "destination": pairs[:, 1]})
+        elif "target_node_neg" in given:
+            lists = np.asarray(given["target_node_neg"]).astype(np.int64)
+            starts = np.arange(len(lists) + 1) * lists.shape[1]
+            sources, destinations = (np.asarray(given[end]) for end in _ENDS[0])
+            nodes = pa.LargeListArray.from_arrays(starts, lists.reshape(-1))
+            found[split] = pa.table({"source": sources, "destination": destinations, "negatives": nodes})
+    return found
+
+
+def write_negatives(ogb: OgbSet, folder: Path, out: Path) -> list[str]:
+    """Write the published negatives of a link set to a new folder; return a note on it, if there are any."""
+    tables = published_negatives(ogb, folder)
+    if not tables:
+        return []
+    with new_folder(out) as made:
+        for split, table in tables.items():
+            pq.write_table(table, made / f"{split}.parquet")
+    return [f"published negatives: {out}; khop init proposes a run that is evaluated with them"]
 
 
 def _only(parts: list[Links], raw: Path, edge_type: EdgeType) -> list[Links]:
@@ -448,10 +478,13 @@ class OgbImporter:
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
+        refuse_existing(negatives_folder(out))
         ogb = OGB_SETS[self.name]
         root = root_folder(self.options, self.context, ogb.url, notice)
         folder = set_folder(root, ogb.folders, ["raw"], mirrored(ogb.url, self.options.mirror))
         directions: Directions = "both directions" if self.options.undirected else "as stored"
         with Scratch.beside(out, memory_budget(self.context) // 4) as scratch:
             read = ogb_links if ogb.has_links else ogb_nodes
-            return read(ogb, folder, directions, scratch).write(out, self.context, notice)
+            size = read(ogb, folder, directions, scratch).write(out, self.context, notice)
+        notes = write_negatives(ogb, folder, negatives_folder(out)) if ogb.has_links else []
+        return "\n".join([size, *notes])
