@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers(values: list[str]) -> Tensor:
-    return torch.tensor([int(value[1:]) for value in values])
+    return torch.tensor([int(value[1:]) for value in values], dtype=torch.int64)
 
 
 def scored(one: Run, split: str, sources: Tensor, destinations: Tensor) -> Tensor:
@@ -127,6 +127,27 @@ def test_lists_of_negatives_give_the_mrr_of_ogb(folder: Path, split: str) -> Non
         expected.append(ogb_mrr(link.view(1), scored(one, split, sources, numbers(listed)).view(1, -1)))
     assert len({len(listed) for listed in table["negatives"].to_pylist()}) > 1
     assert found[split] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_lists_for_both_ends_give_the_mrr_of_heart(folder: Path, tmp_path: Path, only: bool) -> None:
+    """HeaRT ranks a link among pairs with its source and pairs with its destination, in one list."""
+    random, table = np.random.default_rng(6), pq.read_table(folder / "test-lists.parquet")
+    lists = [ids(random.choice(30, size, replace=False), "u") for size in random.integers(1, 5, len(table))]
+    table = table.append_column("negative_sources", pa.array(lists))
+    table = table.drop_columns(["negatives"]) if only else table
+    pq.write_table(table, tmp_path / "heart.parquet")
+    one = made(folder, links={"test_negatives": str(tmp_path / "heart.parquet")}, task={"metric": "mrr"})
+    found, expected = one.scores(("test",), unwatched), []
+    for row in table.to_pylist():
+        user, item = numbers([row["user_id"]]), numbers([row["item_id"]])
+        others, replaced = numbers(row.get("negatives", [])), numbers(row["negative_sources"])
+        of_others = scored(one, "test", user.expand(others.numel()), others)
+        of_replaced = scored(one, "test", replaced, item.expand(replaced.numel()))
+        negatives = torch.cat([of_others, of_replaced]).view(1, -1)
+        expected.append(ogb_mrr(scored(one, "test", user, item), negatives))
+    assert found["test"] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
+    assert 0 < one.run_task.evaluated(("test",), unwatched).baselines["test/popularity/mrr"] < 1
 
 
 def test_pairs_for_all_links_give_the_hits_of_ogb(folder: Path) -> None:
@@ -209,15 +230,16 @@ def test_an_imported_set_of_ogb_is_evaluated_with_its_published_negatives(
 @covered
 def train_with_files(rank: int, device: torch.device, folder: str, graph: str, form: str, out: str) -> None:
     torch.set_num_threads(1)
-    files = {f"{name}_negatives": str(Path(folder, f"{name}-{form}.parquet")) for name in ("val", "test")}
-    task = {"metric": "hits@10" if form == "pairs" else "mrr"}
+    listed = () if form == "map" else ("val", "test")
+    files = {f"{name}_negatives": str(Path(folder, f"{name}-{form}.parquet")) for name in listed}
+    task = {"metric": {"lists": "mrr", "pairs": "hits@10", "map": "map@5"}[form]}
     values = raw(Path(folder), links=files, task=task).values
     parts = RawRun({**values, "graph": graph, "parts": {"placement": "all"}}, "run.toml")
     prepare(parts, Path(out)).trainer(Path(out), Unwatched()).fit()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", ["lists", "pairs"])
+@pytest.mark.parametrize("form", ["lists", "pairs", "map"])
 def test_scores_are_the_same_on_one_process_and_on_ranks_of_a_partitioned_graph(
     form: str, tmp_path: Path, ranks: StartedRanks
 ) -> None:

@@ -311,6 +311,23 @@ def comparable(links: LinkList) -> LinkList:
     return replace(links, negatives=filled)
 
 
+def with_other_sources(links: Links, sources: Tensor) -> Links:
+    """Return the pairs of other sources (n, k), padded with -1, and the destinations of n links of a type.
+
+    The pairs have the label 0. Padding becomes the source of the link.
+    """
+    ((edge_type, edges),), count = links.edges.items(), sources.shape[1]
+    filled = torch.where(sources == PADDING, edges[0].unsqueeze(1), sources).flatten()
+    facts = {"times": links.times, "relations": links.relations}
+    repeated = {
+        name: {edge_type: of[edge_type].repeat_interleave(count)}
+        for name, of in facts.items()
+        if of is not None
+    }
+    pairs = torch.stack([filled, edges[1].repeat_interleave(count)])
+    return Links({edge_type: pairs}, labels={edge_type: torch.zeros(pairs.shape[1])}, **repeated)
+
+
 def _filled(negatives: Tensor, destinations: Tensor) -> Tensor:
     """Return the negatives with padding replaced by the destination of the link itself."""
     return torch.where(negatives == PADDING, destinations.unsqueeze(1), negatives)

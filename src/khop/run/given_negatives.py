@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from khop.data.tables.packages import numpy_of, pa
 from khop.data.tables.rows import TableRows
@@ -20,7 +21,7 @@ from khop.run.seed_tables import Lookup, node_lookup, pieces_of
 from khop.sampling.links.link_seeds import PADDING, LinkList, Links
 from khop.schema import EdgeType
 
-NEGATIVES = "negatives"  # the column of lists of destinations
+NEGATIVES, SOURCES = "negatives", "negative_sources"  # columns of lists: destinations, and sources
 _Nodes = npt.NDArray[np.int64]
 
 
@@ -44,8 +45,8 @@ class NegativeFile:
 
     @property
     def has_lists(self) -> bool:
-        """True if the file has a list of negatives per link; else its rows are pairs for all links."""
-        return NEGATIVES in self.source.table.schema.names
+        """True if the file has lists of negatives per link; else its rows are pairs for all links."""
+        return not {NEGATIVES, SOURCES}.isdisjoint(self.source.table.schema.names)
 
     def joined_to(self, links: LinkList) -> Links:
         """Return the links with negatives, or the links (label 1) followed by the pairs (label 0).
@@ -57,7 +58,7 @@ class NegativeFile:
         facts = {"times": every.times, "relations": every.relations}
         given = {name: {self.edge_type: of} for name, of in facts.items() if of is not None}
         if self.has_lists:
-            negatives = torch.from_numpy(self._lists(every.edges.numpy()))
+            negatives = torch.from_numpy(self._lists(every.edges.numpy(), NEGATIVES))
             return Links({self.edge_type: every.edges}, negatives={self.edge_type: negatives}, **given)
         if given:
             raise ValueError(
@@ -68,6 +69,12 @@ class NegativeFile:
         labels = torch.cat([torch.ones(every.edges.shape[1]), torch.zeros(pairs.shape[1])])
         return Links({self.edge_type: torch.cat([every.edges, pairs], 1)}, labels={self.edge_type: labels})
 
+    def sources_of(self, links: Links) -> Tensor | None:
+        """Return int64 (links, k): negatives that replace the source, padded with -1; None without any."""
+        if SOURCES not in self.source.table.schema.names:
+            return None
+        return torch.from_numpy(self._lists(links.edges[self.edge_type].numpy(), SOURCES))
+
     def _pairs(self) -> tuple[_Nodes, _Nodes]:
         """Return sources and destinations of all rows."""
         ends: tuple[list[_Nodes], list[_Nodes]] = ([], [])
@@ -77,21 +84,23 @@ class NegativeFile:
                 found.append(lookup(rows.column(column), rows.row))
         return np.concatenate(ends[0]), np.concatenate(ends[1])
 
-    def _lists(self, links: _Nodes) -> _Nodes:
-        """Return (links, k): the negatives of each link, padded with -1."""
-        of_destinations = self._lookups()[1]
+    def _lists(self, links: _Nodes, column: str) -> _Nodes:
+        """Return (links, k): the negatives of each link in a column, padded with -1."""
+        if column not in self.source.table.schema.names:
+            return np.empty((links.shape[1], 0), np.int64)
+        lookup = self._lookups()[column == NEGATIVES]
         nodes, sizes = [], []
-        for rows in pieces_of(self.source, [NEGATIVES]):
-            lists = rows.column(NEGATIVES)
+        for rows in pieces_of(self.source, [column]):
+            lists = rows.column(column)
             if not (
                 pa.types.is_list(lists.type)
                 or pa.types.is_large_list(lists.type)
                 or pa.types.is_fixed_size_list(lists.type)
             ):
-                raise ValueError(f"{rows.row(0)}: {NEGATIVES} is {lists.type}; give lists of ids")
+                raise ValueError(f"{rows.row(0)}: {column} is {lists.type}; give lists of ids")
             sizes.append(numpy_of(pa.compute.list_value_length(lists).fill_null(0)).astype(np.int64))
             place = partial(_place_of, numpy_of(pa.compute.list_parent_indices(lists)), rows)
-            nodes.append(of_destinations(lists.flatten(), place))
+            nodes.append(lookup(lists.flatten(), place))
         return self._padded(self._rows_of(links), np.concatenate(nodes), np.concatenate(sizes))
 
     def _rows_of(self, links: _Nodes) -> _Nodes:

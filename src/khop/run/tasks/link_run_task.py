@@ -39,6 +39,7 @@ from khop.inference.link_evaluation import (
     queries_of_links,
     sampled_link_scores,
     triples_of_links,
+    with_other_sources,
 )
 from khop.inference.predictions import LinkPredictions
 from khop.models.decoders import Dot, RelationDecoder
@@ -344,6 +345,9 @@ class LinkTask:
     task: LinkPrediction
     hard: HardTables | None = None  # with links.hard_negatives
     given: Mapping[str, Links] = field(default_factory=dict)  # links with negatives from a file, by split
+    given_sources: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # (links, k): those that replace sources
     popularity: dict[str, float] = field(default_factory=dict)  # cached, because training does not change it
 
     @classmethod
@@ -367,11 +371,11 @@ class LinkTask:
         hard = None
         if links.hard_negatives:
             hard = HardTables.of(context, parts.split, model)
-        given = _with_given_negatives(context, parts)
+        given, sources = _with_given_negatives(context, parts)
         for links_of_split in given.values():
             if is_labeled(links_of_split):
                 check_pair_labels(links_of_split, [task.metric])
-        return cls(context, *ends, parts.split, model, task, hard, given)
+        return cls(context, *ends, parts.split, model, task, hard, given, sources)
 
     @property
     def edge_type(self) -> EdgeType:
@@ -433,7 +437,7 @@ class LinkTask:
             graph, links = self._scored(name)
             if is_labeled(links):
                 metrics = [metric for metric in metrics if is_pair_metric(metric)]
-            scored = self._link_scores(graph, comparable(links), progress)
+            links, scored = self._compared(name, links, partial(self._link_scores, graph, progress=progress))
             kept[name] = (links, scored)
             measured = mean_metrics(scored, metrics, links)
             if full:
@@ -453,6 +457,21 @@ class LinkTask:
         """Return the graph for message passing and the links to score, with negatives of a file if any."""
         graph, links = self._held_out[split]
         return graph, self.given.get(split, links)
+
+    def _compared(
+        self, split: str, links: LinkList, score: Callable[[LinkList], Scores]
+    ) -> tuple[LinkList, Scores]:
+        """Score links and their negatives; those that replace the source are added to the others."""
+        scored, sources = score(comparable(links)), self.given_sources.get(split)
+        if sources is None:
+            return links, scored
+        assert isinstance(links, Links), "made from a file"
+        assert links.negatives is not None, "lists"
+        ((edge_type, (of_links, of_negatives)),) = scored.items()
+        others = score(comparable(with_other_sources(links, sources)))[edge_type][0].view(sources.shape)
+        negatives = torch.cat([links.negatives[edge_type], sources], 1)
+        together = torch.cat([of_negatives, others], 1)
+        return replace(links, negatives={edge_type: negatives}), {edge_type: (of_links, together)}
 
     def _filtered(self, split: str, progress: Progress) -> dict[str, float]:
         """Rank both ends of the links of a split among all nodes, without the links of any split."""
@@ -480,7 +499,8 @@ class LinkTask:
             sharing = work_of(self.context, graph, unwatched).sharing(graph, graph.features)
             counts = {node_type: graph.num_nodes(node_type) for node_type in self.node_types}
             degrees = {t: in_degrees(graph, t, before) for t in self.edge_types}
-            scores = popularity_scores(degrees, counts, comparable(links), sharing)
+            score = partial(popularity_scores, degrees, counts, sharing=sharing)
+            links, scores = self._compared(split, links, score)
             full = [metric for metric in metrics if is_full_metric(metric)]
             of_metrics = mean_metrics(scores, [metric for metric in metrics if metric not in full], links)
             if full:
@@ -538,16 +558,22 @@ class PredictLinks:
         return LinkTask.of(context)
 
 
-def _with_given_negatives(context: TaskContext, parts: SplitEdges) -> dict[str, Links]:
-    """Return the held-out links of the splits with negatives from a file. Collective."""
-    config, found = context.config, dict[str, Links]()
+def _with_given_negatives(
+    context: TaskContext, parts: SplitEdges
+) -> tuple[dict[str, Links], dict[str, Tensor]]:
+    """Return the held-out links of the splits with negatives from a file, and other sources. Collective."""
+    config, found, of_sources = context.config, dict[str, Links](), dict[str, Tensor]()
     for split, links in (("val", parts.split.val_links), ("test", parts.split.test_links)):
         path: str | None = getattr(config.links, f"{split}_negatives")
         if path is not None:
             files = reader_of_tables("given_negatives").NegativeFile
             where = (f"links.{split}_negatives", parts.edge_types[0], folder_of(config, context.graph))
-            found[split] = files.open(path, *where).joined_to(links)
-    return found
+            file = files.open(path, *where)
+            found[split] = file.joined_to(links)
+            sources = file.sources_of(found[split])
+            if sources is not None:
+                of_sources[split] = sources
+    return found, of_sources
 
 
 def _by_type(split: str, scored: Scores, metrics: Sequence[LinkMetric]) -> dict[str, float]:
