@@ -92,6 +92,16 @@ def stepping(loader: Any, model: Any, optimizer: Any, turn: int) -> float:  # no
     return time.perf_counter() - started
 
 
+def training(loader: Any, model: Any, home: Path, turn: int) -> float:  # noqa: ANN401
+    """Seconds of an epoch of the trainer, which is evaluated at its end."""
+    settings = khop.TrainerSettings(epochs=1, learning_rate=1e-3)
+    task, out = khop.NodeClassification(NODE, "kind"), home / f"run-{turn}"
+    trainer = khop.Trainer(model, task, loader, lambda: {"val": 0.0}, settings, out)
+    started = time.perf_counter()
+    trainer.fit()
+    return time.perf_counter() - started
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--nodes", type=int, default=500_000)
@@ -125,6 +135,15 @@ def main() -> None:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         cases["loader"] = partial(loading, loader)
         cases["step"] = partial(stepping, loader, model, optimizer)
+        few = khop.Loader(
+            sampler,
+            graph.split("train")[NODE][: AT_ONCE * BATCH_SIZE // 4],
+            BATCH_SIZE // 4,
+            columns=["x"],
+            seed_columns=["kind"],
+            threads=1,
+        )
+        cases["trainer"] = partial(training, few, model, Path(home))
         print(json.dumps(list(cases)), flush=True)
         for line in sys.stdin:
             case, turn = json.loads(line)

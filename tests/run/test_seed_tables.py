@@ -21,8 +21,10 @@ from khop.run.build import prepare
 from khop.run.read import RawRun
 from khop.training.step_clock import Unwatched
 from support.covered import covered
+from support.killed_runs import killed_and_continued
 from support.later_shops import shop_spec, shop_tables
 from support.started_ranks import StartedRanks
+from training.test_evaluations import assert_equal_runs
 
 SETTINGS = """
     graph = "shop"
@@ -202,6 +204,12 @@ def test_losses_and_scores_are_the_same_on_one_process_and_on_ranks_of_a_partiti
         for name in ("whole", "parts"):
             for one, other in zip(numbers(tmp_path / name / kind), expected, strict=True):
                 assert one == pytest.approx(other, rel=1e-9), (kind, name)
+
+
+@pytest.mark.long
+def test_a_killed_run_on_tables_continues_with_equal_bits(folder: Path, tmp_path: Path) -> None:
+    often = {"checkpoint": {"steps": 1}, "evaluation": {"every_steps": 3}}
+    assert_equal_runs(*killed_and_continued(values(folder, **often), tmp_path))
 
 
 def numbers(out: Path) -> list[dict[str, float]]:
