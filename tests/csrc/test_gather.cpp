@@ -55,7 +55,7 @@ void widens_as_one_by_one(khop::GatherColumn::Kind kind, T (*number)(std::size_t
     for (std::size_t i = 0; i < static_cast<std::size_t>(kRows * width); ++i) table.push_back(number(i));
     for (const bool scaled : {false, true}) {
       const std::vector<float> scales(scaled ? static_cast<std::size_t>(width) : 0, 0.37F);
-      for (const std::size_t count : {0, 1, 20, 20'000}) {
+      for (const std::size_t count : {0, 1, 20, 3'000}) {
         const auto ids = some_ids(count);
         const auto expected = widened(table, width, ids, scales);
         std::vector<float> out(expected.size());
