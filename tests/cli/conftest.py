@@ -5,15 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-import typer
-import typer.main
 
-from khop.cli.main import app, run
+from khop.cli.main import run
 from support.commands import train_here
 from support.small_folders import write_learnable_graph
 
@@ -27,20 +24,12 @@ class Ran:
     stderr: str
 
 
-@cache
-def built() -> Callable[..., object]:
-    """Return the command, as one call of it has built it."""
-    command: Callable[..., object] = typer.main.get_command(app)
-    return command
-
-
 @pytest.fixture
 def khop_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Ran]]:
     """`khop_command("train", "debian")` -> exit code, stdout and stderr, without lines of slow machines."""
     monkeypatch.setattr("khop.cli.terminal.FIRST_S", 600.0)
-    monkeypatch.setattr("khop.cli.main.app", built())  # else each call would build all commands again
 
     def call(*arguments: str) -> Ran:
         with pytest.raises(SystemExit) as left:

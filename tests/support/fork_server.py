@@ -372,6 +372,7 @@ def main() -> None:
     sys.path[:] = path
     for name in LOADED:
         import_module(name)
+    sys.modules["khop.cli.main"].built()
     os.fsync = lambda fd: None  # as in the tests
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
     gc.collect()

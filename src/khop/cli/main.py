@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 import khop
@@ -142,6 +144,13 @@ for group in app.registered_groups:
     group.rich_help_panel = _panel_of.get(str(group.name), "Commands")
 
 
+@cache
+def built() -> Callable[..., Any]:
+    """Build the commands; a process that runs several of them, as a notebook does, builds them once."""
+    command: Callable[..., Any] = typer.main.get_command(app)
+    return command
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command. An error is printed as one sentence, or as a traceback with --debug."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -149,7 +158,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in words if word != DEBUG]
     interrupts.clear()
     try:
-        app(args=with_mirrors(words), prog_name="khop")
+        built()(args=with_mirrors(words), prog_name="khop")
     except Exception as error:  # the outermost level of the command
         if interrupts:
             raise KeyboardInterrupt from None
