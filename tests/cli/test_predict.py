@@ -62,6 +62,7 @@ def trained(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return Path("run")
 
 
+@pytest.mark.long
 def test_later_files_become_predictions_in_other_processes(trained: Path, khop_command: Command) -> None:
     found = later_tables()
     import pyarrow.csv

@@ -111,6 +111,7 @@ def test_json_is_one_line_on_stdout_and_all_else_goes_to_stderr(
     assert outcome["val_accuracy"] > outcome["val_majority_accuracy"] > 0
 
 
+@pytest.mark.long
 def test_equal_seeds_give_equal_metrics_whatever_the_threads(khop_command: Command, small_run: Path) -> None:
     train = ("train", str(small_run), "--epochs", "1", "--out")
     for name, threads in (("a", "1"), ("b", "1"), ("c", "4")):
@@ -169,6 +170,7 @@ def test_every_part_that_can_be_chosen_trains(
     assert 0.1 < json.loads(ran.stdout)["test_accuracy"] < 1
 
 
+@pytest.mark.long
 def test_the_metric_can_be_roc_auc(khop_command: Command, small_run: Path) -> None:
     ran = khop_command("train", str(small_run), "--json", "--metric", "roc-auc", "--epochs", "2")
     assert 0.5 < json.loads(ran.stdout)["test_roc_auc"] < 1

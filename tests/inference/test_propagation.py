@@ -160,6 +160,7 @@ def test_types_get_the_mean_over_the_edge_types_whose_sources_have_rows(tmp_path
     assert columns["paper"]["x_2"].flatten().tolist() == [(1.75 + 0) / 2, 0.0, (2.5 + 0) / 2]
 
 
+@pytest.mark.long
 def test_a_killed_command_continues_and_gives_the_same_bits(tmp_path: Path) -> None:
     edges, x = random_graph(20_000, 100)
     graph = written(tmp_path / "g", edges, x)
@@ -292,6 +293,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_memory_stays_below_the_limit(tmp_path: Path) -> None:
     edges, x = random_graph(400_000, 64)
     graph = written(tmp_path / "g", edges, x)  # a hop's rows take 102 MB

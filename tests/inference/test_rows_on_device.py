@@ -186,6 +186,7 @@ def test_a_full_device_leaves_the_chunks_to_the_host(
     assert torch.equal(found, wanted)
 
 
+@pytest.mark.long
 def test_kernels_of_a_device_give_the_rows(typed: khop.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     triton_interpreter.correct()
     compared(typed, of("SAGE", target="item", embedding=4), monkeypatch, "item", engine=Engine.TRITON)

@@ -43,6 +43,7 @@ def test_losses_are_the_same_on_one_process_and_on_two_ranks_of_a_partitioned_gr
     compare(tmp_path / "one", tmp_path / "two", names)
 
 
+@pytest.mark.long
 def test_micro_batches_of_groups_have_the_gradient_of_the_step(tmp_path: Path) -> None:
     """Two or three groups in a step, in three parts: a part may have no group."""
     folder, names = folders(tmp_path)["whole"], ("saint-walk", "cluster", "shadow, merged")

@@ -471,6 +471,7 @@ def test_a_loader_of_this_rank_does_not_divide_its_seeds(ranks: StartedRanks, tm
         assert sorted(mine + theirs) == sorted(train.tolist())
 
 
+@pytest.mark.long
 def test_loaders_of_pyg_say_once_that_ranks_use_all_seeds(ranks: StartedRanks, tmp_path: Path) -> None:
     ranks.launch(pyg_loaders, 2, (str(tmp_path),))
     (used, told), (others, silent) = results(tmp_path)

@@ -109,6 +109,7 @@ def test_ranks_transform_their_batches_and_make_batches_of_any_seeds(
         assert found == [pytest.approx(value, rel=1e-9) for value in expected], name
 
 
+@pytest.mark.long
 def test_a_run_starts_from_another_one_on_any_number_of_ranks_and_on_parts(
     tmp_path: Path, ranks: StartedRanks
 ) -> None:

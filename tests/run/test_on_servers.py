@@ -132,6 +132,7 @@ def test_requests_to_a_server_that_leaves_are_counted_as_retries(
     check_traffic("remote", servers={0, 1}, retries=True)
 
 
+@pytest.mark.long
 def test_a_local_run_is_evaluated_on_servers_and_resumed_there(
     graph: Path,
     tmp_path: Path,

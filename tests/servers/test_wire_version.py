@@ -70,6 +70,7 @@ def server_of_other_version(graph: Path) -> Iterator[str]:
         process.communicate()
 
 
+@pytest.mark.long
 def test_a_server_of_another_version_is_refused_by_a_client(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
     graph = write_learnable_graph(tmp_path / "graph")

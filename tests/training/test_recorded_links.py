@@ -42,6 +42,7 @@ def fitted(graph: khop.Graph, loss: str, launches: str, out: Path) -> Trainer:
     return trainer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["bce", pytest.param("bpr", marks=pytest.mark.long)])
 def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, loss: str) -> None:
     wanted = fitted(khop.Graph(SMALL.store, SMALL.features), loss, "single", tmp_path / "cpu")

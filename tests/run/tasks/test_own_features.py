@@ -59,6 +59,7 @@ def test_the_outputs_are_those_of_a_multilayer_perceptron_of_the_input_column(tm
     torch.testing.assert_close(found, head(h)[nodes], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_edges_change_no_score(tmp_path: Path) -> None:
     """The nodes of both graphs are equal, and the edges are not."""
     first = run_on(write_learnable_graph(tmp_path / "toy"))
