@@ -130,17 +130,6 @@ def _of_other_task(values: _Values, raw: RawRun, say: _Say) -> _Values:
     return values
 
 
-def _of_other_kind(values: dict[str, object], say: Callable[[str], None]) -> dict[str, object]:
-    """Replace an alternative name of a model by its kind and the setting that the name implies."""
-    asked = value_in(values, "model.kind")
-    for kind in MODELS.builtin:
-        for name, value in kind_options("model", kind).other_kinds.get(str(asked), {}).items():
-            if value_in(values, f"model.{name}") in (None, value):
-                values = _with_value(_with_value(values, ["model", "kind"], kind), ["model", name], value)
-                say(f'model {asked} is {kind} with {name} = "{value}"')
-    return values
-
-
 def _without_unknown(values: _Values, raw: RawRun, say: _Say) -> _Values:
     """Drop settings of a file that the component named by an option does not have."""
     for path, family in FAMILIES.items():
