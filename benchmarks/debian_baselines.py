@@ -2,8 +2,8 @@
 
 Test accuracy on the fixed split of the largest class, of an MLP on the package's own features, and of
 GraphSAGE as `khop train debian` and `khop train debian-typed` train it. The MLP is the former without
-neighbors: as wide, as deep, as normalized, as long trained. All are taken at the epoch that is best on the
-validation split.
+neighbors, as wide, deep and normalized, and trained for 16 epochs. All are taken at the epoch that is best on
+the validation split.
 
     python benchmarks/debian_baselines.py [--seeds 3]
 """
@@ -35,6 +35,7 @@ from khop.graph.folder import open_folder
 
 Config = Mapping[str, Any]
 RUNS = ("debian", "debian-typed")
+MLP_TRAINING: dict[str, Any] = {"epochs": 16, "batch_size": 1024, "learning_rate": 3e-3}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def trained(run: str, seed: int, cache: Path, out: Path) -> Outcome:
 def mlp(seed: int, packages: Packages, config: Config) -> Outcome:
     """The model of `config` without its neighbors."""
     torch.manual_seed(seed)
-    model, training = _layers(config["model"]), config["training"]
+    model, training = _layers(config["model"]), MLP_TRAINING
     optimizer = torch.optim.Adam(model.parameters(), lr=training["learning_rate"])
     train = packages.splits["train"]
     best, begun = Outcome(0.0, 0.0, 0.0), time.perf_counter()

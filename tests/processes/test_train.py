@@ -205,7 +205,7 @@ def test_debian_takes_the_same_course_on_one_to_four_processes(
     monkeypatch.chdir(tmp_path)
     for precision in ("float64", "float32"):
         for procs in (1, 2, 3, 4):
-            given = ["--precision", precision, "--dropout", "0", "--compute-threads", "1"]
+            given = ["--precision", precision, "--dropout", "0", "--compute-threads", "1", "--epochs", "4"]
             train("debian", *given, "--procs", str(procs), "--out", f"{precision}-{procs}")
             largest = drift(f"{precision}-1", f"{precision}-{procs}")
             print(

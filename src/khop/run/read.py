@@ -365,7 +365,7 @@ _PRESETS: Mapping[str, Mapping[str, object]] = {
         "graph": "debian",
         "sampler": {"fanouts": [5, 5]},
         "model": {"hidden": 256, "dropout": 0.5, "norm": "layer"},
-        "training": {"epochs": 16, "batch_size": 1024, "learning_rate": 3e-3},
+        "training": {"epochs": 8, "batch_size": 256, "learning_rate": 5e-3, "schedule": "linear"},
     },
     "debian-links": {
         "graph": "debian-typed",
