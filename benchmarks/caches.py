@@ -3,9 +3,8 @@
 Four parts by khop's own method, batches of 1,024 of a rank's own seeds, fanouts 15,10,5. A cache holds as
 many rows as 0.2 or 0.5 of a rank's own, planned before a run of five epochs: by visit probabilities, or by
 counting the batches of its first epoch. The oracle keeps the rows that the epochs measured, all five or the
-first, turn out to need most often: it has drawn all their batches. Belady's cache changes during the run: it
-starts with the plan by visit probabilities, knows all batches, and after each keeps the rows that are needed
-next, so no cache of its size fetches fewer rows. All figures are counts of rows, over all ranks.
+first, turn out to need most often: it has drawn all their batches. All figures are counts of rows, over all
+ranks. `cache_bounds.py` compares the plan with caches that change during a run.
 
 usage: python benchmarks/caches.py [graph ...]         (default: products clustered)
 """
@@ -16,7 +15,6 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,8 +36,6 @@ from khop.sampling.seeds import NodeSeeds, SeedOrder
 
 PARTS, SEEDS, FANOUTS = 4, 1024, [15, 10, 5]
 EPOCHS = 5  # of a run; a cache is planned once for it
-STEPS = 64  # of a run with Belady's cache
-NEVER = 1 << 40  # the step in which a row is needed that is not needed any more
 SHARES = (0.2, 0.5)  # of a rank's own rows
 NODE, COLUMN = "node", "x"
 
@@ -52,7 +48,6 @@ class Rank:
     steps: int  # of an epoch
     needed: list[Tensor]  # of each epoch of the run: int32 (nodes), batches that need a node of others
     planned: dict[str, Tensor]  # how it would be planned -> expected visits of nodes of others
-    batches: list[Tensor]  # of the first steps of the run: int64, the nodes of others that a batch needs
 
 
 def rank_of(graph: LocalPartitionGraph, number: int) -> Rank:
@@ -75,31 +70,7 @@ def rank_of(graph: LocalPartitionGraph, number: int) -> Rank:
     chances = visit_probabilities(topology, {NODE: own}, SEEDS, FANOUTS)[NODE]
     needed = [counted(epoch) for epoch in range(EPOCHS)]
     planned = {"visit probabilities": of_others(chances), "counts of the first epoch": needed[0]}
-    steps = ((epoch, step) for epoch in range(EPOCHS) for step in range(order.num_steps))
-    requests = [StepRequests(order, epoch, range(step, step + 1))[0] for epoch, step in islice(steps, STEPS)]
-    nodes = [sampler.sample(each.seeds(), each.key).nodes[NODE] for each in requests]
-    batches = [ids[(ids < begin) | (ids >= end)] for ids in nodes]
-    return Rank(end - begin, order.num_steps, needed, planned, batches)
-
-
-def fetched(batches: list[Tensor], cache: Tensor, count: int) -> tuple[int, int]:
-    """Rows of these batches that are not in a cache: one that never changes, and Belady's of its size."""
-    following, later = [], torch.full((count,), NEVER)  # the next step in which each row is needed
-    for step in reversed(range(len(batches))):
-        following.append(later[batches[step]])
-        later[batches[step]] = step
-    is_kept = torch.zeros(count, dtype=torch.bool)
-    is_kept[cache] = True
-    static = sum(int((~is_kept[ids]).sum()) for ids in batches)
-    missed = 0
-    for ids, then in zip(batches, reversed(following), strict=True):
-        missing = ids[~is_kept[ids]]
-        missed += missing.numel()
-        later[ids] = then
-        known = torch.cat([is_kept.nonzero().flatten(), missing])
-        is_kept[known] = False
-        is_kept[known[later[known].topk(min(cache.numel(), known.numel()), largest=False).indices]] = True
-    return static, missed
+    return Rank(end - begin, order.num_steps, needed, planned)
 
 
 def kept(graph: LocalPartitionGraph, rank: Rank, visits: Tensor, share: float) -> Tensor:
@@ -117,13 +88,7 @@ def figures_of(name: str, graph: LocalPartitionGraph) -> Iterator[Figure]:
     steps = sum(rank.steps for rank in ranks) * EPOCHS
     everything = sum(int(needed.sum()) for rank in ranks for needed in rank.needed)
     yield Figure(f"{name}: rows of others a batch needs", round(everything / steps), "rows")
-    count = graph.num_nodes(NODE)
     for share in SHARES:
-        plans = [kept(graph, rank, rank.planned["visit probabilities"], share) for rank in ranks]
-        counts = [fetched(rank.batches, plan, count) for rank, plan in zip(ranks, plans, strict=True)]
-        static, least = (sum(of_ranks) for of_ranks in zip(*counts, strict=True))
-        what = f"{name}, cache of {share} of the own rows: rows fetched with Belady's cache, over the plan"
-        yield Figure(what, round(least / static, 3), "")
         oracle = reduction(graph, ranks, share, EPOCHS, None)
         yield Figure(
             f"{name}, cache of {share} of the own rows: oracle of a run", round(oracle, 3), "x fewer"

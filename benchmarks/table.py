@@ -28,6 +28,7 @@ TITLES = {
     "links": "Links",
     "partition": "Partitioning",
     "caches": "Caches of remote rows",
+    "cache_bounds": "Lower bounds for caches of remote rows",
     "evaluation": "Evaluation on several processes",
     "pyg_loader": "khop.pyg",
     "processes": "Many processes",
