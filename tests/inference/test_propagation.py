@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,31 @@ def test_the_folder_is_the_graph_with_further_columns(tmp_path: Path) -> None:
     assert after.split_names == ("train",)
     files = [Path(place, "edges/item__to__item/indices.npy") for place in (graph, tmp_path / "out")]
     assert len({file.stat().st_ino for file in files if file.exists()}) <= 1
+
+
+def test_blocks_are_whole_rows_or_whole_strips_as_memory_allows(tmp_path: Path) -> None:
+    edges, x = random_graph(width=100)
+    graph, one = written(tmp_path / "g", edges, x), 4 * 60
+    for room, width in ((125, 100), (100, 100), (99, 96), (40, 32), (31, 31)):
+        assert Propagation.of(graph, tmp_path / "out", ["x"], 1, "mean", room * one).widths == (width,)
+
+
+def test_whole_rows_of_means_are_written_once(tmp_path: Path) -> None:
+    edges, x = random_graph(width=100)
+    graph = written(tmp_path / "g", edges, x)
+    whole, narrow, symmetric = (
+        Propagation.of(graph, tmp_path / "out", ["x"], 3, norm, room)
+        for norm, room in (("mean", ROOM), ("mean", 4 * 60 * 99), ("symmetric", ROOM))
+    )
+    assert whole.disk_bytes == whole.result_bytes == 3 * x.nbytes
+    assert narrow.disk_bytes == symmetric.disk_bytes == 2 * whole.result_bytes
+    whole.run(ALONE, InFlight(2, 3))
+    narrow = replace(narrow, out=tmp_path / "narrow")
+    narrow.run(ALONE, InFlight(2, 3))
+    for hop in (1, 2, 3):
+        files = [next(out.rglob(f"x_{hop}.npy")).read_bytes() for out in (whole.out, narrow.out)]
+        assert files[0] == files[1]
+    assert list(verify_folder(whole.out)) == []
 
 
 @pytest.mark.parametrize("norm", ["mean", "symmetric"])

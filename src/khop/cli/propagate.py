@@ -64,7 +64,7 @@ def propagate_rank(rank: int, device: torch.device, request: PropagateRequest) -
     if rank == 0:
         tell(
             f"blocks of {max(plan.widths)} numbers per node: {len(plan.blocks)}; up to "
-            f"{in_bytes(2 * plan.result_bytes)} of disk while it runs, {in_bytes(plan.result_bytes)} in "
+            f"{in_bytes(plan.disk_bytes)} of disk while it runs, {in_bytes(plan.result_bytes)} in "
             f"{request.out}"
         )
     try:

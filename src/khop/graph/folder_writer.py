@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,16 @@ import numpy.typing as npt
 
 from khop.graph.atomic import Meter, naming
 from khop.graph.folder import GraphFolder
-from khop.graph.npy import STORED, ArrayEntry, array_header, flush, unchecked_entry, write_array
-from khop.graph.snapshots import link_files
+from khop.graph.npy import (
+    STORED,
+    ArrayEntry,
+    array_header,
+    file_checksum,
+    flush,
+    unchecked_entry,
+    write_array,
+)
+from khop.graph.snapshots import link_file, link_files
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,12 @@ class FolderWriter:
         return ArrayWriter(
             self.folder / file, dtype, shape, lambda written: self.meter.at(file, written), self._closed(file)
         )
+
+    def take(self, file: str, source: Path, entry: ArrayEntry) -> None:
+        """Take a complete .npy file as an array, as a hard link, or as a copy where there are none."""
+        link_file(source, self.folder / file)
+        sha256 = file_checksum(self.folder / file, lambda size: self.meter.at(file, size))
+        self.arrays[file] = replace(entry, sha256=sha256)
 
     def remove(self, file: str) -> None:
         """Remove a written array."""

@@ -161,11 +161,11 @@ def file_problem(path: Path, entry: ArrayEntry) -> str | None:
 
 def file_checksum(path: Path, read: Callable[[int], None]) -> str:
     """Return the sha256 of a whole file, as `sha256sum` prints it; `read` gets the bytes of each chunk."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(CHUNK_BYTES):
-            digest.update(block)
-            read(len(block))
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))  # stays in the caches of a core
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+            read(size)
     return digest.hexdigest()
 
 

@@ -36,14 +36,18 @@ def link_files(source: Path, target: Path, files: Iterable[str]) -> None:
     Files of graph folders are never changed in place, so a shared file stays as it is in both.
     """
     for file in files:
-        there = target / file
-        there.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source / file, there)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(source / file, there)
-            with there.open("rb") as copied:
-                os.fsync(copied.fileno())
+        link_file(source / file, target / file)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Put a file into a folder, made if it is missing: as a hard link, or as a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+        with target.open("rb") as copied:
+            os.fsync(copied.fileno())
 
 
 def link_graph(source: Path, target: Path) -> None:

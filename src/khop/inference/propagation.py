@@ -1,6 +1,6 @@
 """Precomputed propagation: node columns averaged over neighbors, hop by hop, and written as new columns.
 
-The rows of a hop are computed in chunks, some numbers of each row at a time, into files with journals.
+The rows of a hop are computed in chunks, as many numbers of each as memory allows, into files with journals.
 Threads and ranks share the chunks; how they do it never changes a bit.
 """
 
@@ -29,7 +29,7 @@ from khop.graph.folder import Folder, GraphFolder, open_folder, refuse_damage
 from khop.graph.folder_writer import FolderWriter, share_files
 from khop.graph.layout import is_partitioned
 from khop.graph.manifest import Manifest, NodeEntry, write_manifest
-from khop.graph.npy import CHUNK_BYTES, STORED, ArrayEntry, torch_dtype
+from khop.graph.npy import STORED, ArrayEntry, torch_dtype
 from khop.graph.partitions.book import PartitionBook, part_folder, write_book
 from khop.graph.partitions.parts_folder import PartsFolder, open_parts
 from khop.graph.snapshots import link_files
@@ -44,9 +44,11 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 Norm = Literal["mean", "symmetric"]
 Array = npt.NDArray[Any]
 UNFINISHED = ".unfinished"  # suffix of the work folder next to the result
-# Bytes of a row that are propagated together: two cache lines. Wider rows miss the caches more often.
-_ROW_BYTES = 128
+# Bytes of a row in a strip of a hop's rows: two cache lines. Reads of wider rows miss the caches more often.
+_STRIP_BYTES = 128
 _LIMITS = ChunkLimits(nodes=1 << 16, edges=1 << 20)
+_CHUNK_BYTES = 8 << 20  # rows of a chunk
+_SPAN_BYTES = 1 << 20  # rows that are copied at once; more leave the caches before they are written
 THREAD_BYTES = 48 << 20  # memory of one thread: the edges and the rows of a chunk, or pieces of a column
 
 
@@ -100,17 +102,18 @@ class GraphFiles:
         indices = _read(piece, layout.edge_array(edge_type, "indices"), slice(begin, end))
         return torch.from_numpy(indptr - begin), torch.from_numpy(indices)
 
-    def rows(self, node_type: NodeType, block: ColumnBlock, rows: slice, out: Tensor) -> None:
-        """Copy numbers of a column into `out`, (rows, width), for some nodes of one piece."""
+    def rows(self, node_type: NodeType, block: ColumnBlock, rows: slice, dtype: torch.dtype) -> Tensor:
+        """Read numbers of a column, (rows, width), for some nodes of one piece."""
         piece, here = self._at(node_type, rows)
         file = layout.node_column(node_type, block.column)
         stored = torch.from_numpy(_read(piece, file, here))
-        dtype = torch_dtype(piece.arrays[file].dtype)
-        stored = (stored.view(dtype) if dtype == torch.bfloat16 else stored).reshape(stored.shape[0], -1)
-        out.copy_(stored[:, block.first : block.last])
+        if torch_dtype(piece.arrays[file].dtype) == torch.bfloat16:
+            stored = stored.view(torch.bfloat16)
+        found = stored.reshape(stored.shape[0], -1)[:, block.first : block.last].to(dtype)
         scales = self.folder.schema.columns[node_type][block.column].scales
         if scales is not None:
-            out *= torch.tensor(scales[block.first : block.last], dtype=out.dtype)
+            found *= torch.tensor(scales[block.first : block.last], dtype=dtype)
+        return found
 
     def _indptr(self, edge_type: EdgeType, rows: slice) -> tuple[GraphFolder, npt.NDArray[np.int64]]:
         piece, here = self._at(edge_type[2], rows)
@@ -198,7 +201,7 @@ class Propagation:
 
     @cached_property
     def blocks(self) -> tuple[ColumnBlock, ...]:
-        """The blocks of all columns, as wide as caches and memory allow."""
+        """The blocks of all columns, as wide as memory allows."""
         return tuple(
             block
             for column, width in zip(self.columns, self.widths, strict=True)
@@ -219,7 +222,7 @@ class Propagation:
         return begun if fits else most
 
     def _most(self, column: str) -> int:
-        """Return the largest width that caches and memory allow; ValueError if memory does not allow one."""
+        """Return the largest width that memory allows, in strips; ValueError if it does not allow one."""
         types = {t for of_hop in self.relations(column) for edges in of_hop.values() for t, _, _ in edges}
         number_bytes = self.dtype_of(column).itemsize
         one = number_bytes * max(1, sum(self.files.folder.num_nodes(t) for t in types))
@@ -228,7 +231,10 @@ class Propagation:
                 f"memory: {in_bytes(self.memory)} is left for rows, and one number of each node takes "
                 f"{in_bytes(one)}; allow at least {in_bytes(one - self.memory)} more, or fewer threads"
             )
-        return min(self._spec(column).width, _ROW_BYTES // number_bytes, self.memory // one)
+        width, most, strip = self._spec(column).width, self.memory // one, _STRIP_BYTES // number_bytes
+        if width <= most:
+            return width
+        return most // strip * strip or most  # whole strips, if one fits
 
     def _spec(self, column: str) -> ColumnSpec:
         of_types = self.files.folder.schema.columns
@@ -241,7 +247,7 @@ class Propagation:
     @cached_property
     def stages(self) -> list[list[Stage]]:
         """The stages of each hop of each block."""
-        starts: dict[NodeType, tuple[int, ...]] = {}
+        starts: dict[tuple[NodeType, int], tuple[int, ...]] = {}
         found = []
         for number, block in enumerate(self.blocks):
             for hop, into in enumerate(self.relations(block.column)):
@@ -250,19 +256,24 @@ class Propagation:
         return found
 
     def _stage(
-        self, layer: int, node_type: NodeType, like: Tensor, starts: dict[NodeType, tuple[int, ...]]
+        self,
+        layer: int,
+        node_type: NodeType,
+        like: Tensor,
+        starts: dict[tuple[NodeType, int], tuple[int, ...]],
     ) -> Stage:
         bounds = self.files.bounds[node_type]
+        row_bytes = like.shape[1] * like.element_size()
+        nodes = min(_LIMITS.nodes, max(1, _CHUNK_BYTES // row_bytes))
         into = [t for t in self.files.folder.schema.edge_types if t[2] == node_type]
 
         def edges_of(rows: slice) -> Tensor:
             return torch.from_numpy(np.sum([self.files.degrees(t, rows) for t in into], axis=0))
 
-        if node_type not in starts:
-            starts[node_type] = chunk_starts(bounds, _LIMITS, edges_of)
-        return Stage(
-            layer, node_type, bounds[-1], _LIMITS.nodes, like, pieces=bounds, bounded=starts[node_type]
-        )
+        if (node_type, nodes) not in starts:
+            starts[node_type, nodes] = chunk_starts(bounds, ChunkLimits(nodes, _LIMITS.edges), edges_of)
+        bounded = starts[node_type, nodes]
+        return Stage(layer, node_type, bounds[-1], nodes, like, pieces=bounds, bounded=bounded)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -286,6 +297,23 @@ class Propagation:
     def result_bytes(self) -> int:
         """Size of the new columns on disk."""
         return sum(stage.entry.data_bytes for layer in self.stages for stage in layer)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of the new columns and of the unfinished work that is copied into them."""
+        copied = (
+            stage.entry.data_bytes
+            for number, block in enumerate(self.blocks)
+            if not self._is_final(block)
+            for layer in self.stages[number * self.hops : (number + 1) * self.hops]
+            for stage in layer
+        )
+        return self.result_bytes + sum(copied)
+
+    def _is_final(self, block: ColumnBlock) -> bool:
+        """Return True if the files of a block's stages are those of the new columns."""
+        is_whole = block.width == self._spec(block.column).width and len(self.files.pieces) == 1
+        return is_whole and self.norm == "mean"
 
     @property
     def work_folder(self) -> Path:
@@ -315,7 +343,7 @@ class Propagation:
             if group.rank == 0:
                 refuse_damage(self.files.folder, notice)
                 done = sum(file.stat().st_blocks * 512 for file in self.work_folder.glob("*.npy"))
-                check_disk(self.out, 2 * self.result_bytes - done, "the columns")
+                check_disk(self.out, self.disk_bytes - done, "the columns")
             with work_folder(self.work_folder, self.facts, self.stages, group) as folder:
                 _Run(self, folder, DynamicChunks(group, in_flight), progress).compute()
                 if group.rank == 0:
@@ -364,6 +392,9 @@ class Propagation:
         stages = [next(s for s in layer if s.node_type == node_type) for layer in layers]
         name, shape = stages[0].entry.dtype, (last - first, self._spec(column).width)
         file = layout.node_column(node_type, hop_column(column, hop))
+        if self._is_final(self.blocks[blocks[0]]):
+            out.take(file, work.file(stages[0]), stages[0].entry)
+            return
         array = out.open_array(file, name, shape)
         try:
             for rows in spans(first, last, self.row_bytes(column)):
@@ -411,34 +442,50 @@ class _Run:
 
     def _rows_before(
         self, number: int, hop: int, into: Mapping[NodeType, tuple[EdgeType, ...]]
-    ) -> dict[NodeType, Tensor]:
-        """Return the rows that a hop averages, of all nodes of each source type."""
-        block, found = self.plan.blocks[number], dict[NodeType, Tensor]()
+    ) -> dict[NodeType, list[Tensor]]:
+        """Return the rows that a hop averages, of all nodes of each source type, in strips of numbers."""
+        block, found = self.plan.blocks[number], dict[NodeType, list[Tensor]]()
         dtype = self.plan.dtype_of(block.column)
         for node_type in {edge_type[0] for of_type in into.values() for edge_type in of_type}:
             bounds = self.plan.files.bounds[node_type]
-            flat = torch.empty(bounds[-1] * block.width, dtype=dtype)
-            expect_random_access(flat)
-            found[node_type] = flat.view(bounds[-1], block.width)
+            strips = found[node_type] = []
+            for width in _strips(block.width, dtype):
+                flat = torch.empty(bounds[-1] * width, dtype=dtype)
+                expect_random_access(flat)
+                strips.append(flat.view(bounds[-1], width))
             for first, last in pairwise(bounds):
                 for rows in spans(first, last, self.plan.row_bytes(block.column)):
-                    self._copy(number, hop, node_type, rows, found[node_type][rows])
+                    read = self._rows(number, hop, node_type, rows)
+                    for strip, values in zip(strips, read.split(_strips(block.width, dtype), 1), strict=True):
+                        strip[rows] = values
         return found
 
-    def _copy(self, number: int, hop: int, node_type: NodeType, rows: slice, out: Tensor) -> None:
+    def _rows(self, number: int, hop: int, node_type: NodeType, rows: slice) -> Tensor:
+        """Return consecutive rows that a hop averages."""
         if hop:
             before = self.plan.stages[number * self.plan.hops + hop - 1]
             stage = next(stage for stage in before if stage.node_type == node_type)
-            out.copy_(torch.from_numpy(read_rows(self.folder.file(stage), stage.entry, rows)))
-            return
-        self.plan.files.rows(node_type, self.plan.blocks[number], rows, out)
-        scales = self.plan.scales(node_type, rows, str(out.dtype).removeprefix("torch."), -0.5)
-        if scales is not None:
-            out *= torch.from_numpy(scales)
+            return torch.from_numpy(read_rows(self.folder.file(stage), stage.entry, rows))
+        block = self.plan.blocks[number]
+        dtype = self.plan.dtype_of(block.column)
+        read = self.plan.files.rows(node_type, block, rows, dtype)
+        scales = self.plan.scales(node_type, rows, str(dtype).removeprefix("torch."), -0.5)
+        return read if scales is None else read * torch.from_numpy(scales)
 
-    def _stage(self, stage: Stage, edge_types: Sequence[EdgeType], before: Mapping[NodeType, Tensor]) -> None:
+    def _stage(
+        self, stage: Stage, edge_types: Sequence[EdgeType], before: Mapping[NodeType, Sequence[Tensor]]
+    ) -> None:
+        def mean(edge_type: EdgeType, rows: slice) -> Tensor:
+            strips, edges = before[edge_type[0]], self.plan.files.edges(edge_type, rows)
+            if len(strips) == 1:
+                return segment_mean(strips[0], *edges)
+            found = stage.like.new_empty(rows.stop - rows.start, stage.like.shape[1])
+            for strip, out in zip(strips, found.split([each.shape[1] for each in strips], 1), strict=True):
+                out.copy_(segment_mean(strip, *edges))
+            return found
+
         def made(rows: slice) -> Tensor:
-            found = [segment_mean(before[t[0]], *self.plan.files.edges(t, rows)) for t in edge_types]
+            found = [mean(edge_type, rows) for edge_type in edge_types]
             return found[0] if len(found) == 1 else torch.stack(found).mean(0)
 
         words = f"computing hop {stage.layer % self.plan.hops + 1} of {stage.node_type}"
@@ -451,6 +498,12 @@ class _Run:
                     self.progress(self.done + computed + rest, self.plan.total_rows)
             place.finished()
         self.done += stage.count
+
+
+def _strips(width: int, dtype: torch.dtype) -> list[int]:
+    """Return the widths of the strips of a block."""
+    most = _STRIP_BYTES // dtype.itemsize
+    return [min(most, width - first) for first in range(0, width, most)]
 
 
 def _bytes_of(rows: Tensor) -> int:
@@ -484,7 +537,7 @@ def _with_columns(entry: NodeEntry, names: Sequence[str]) -> NodeEntry:
 
 
 def spans(first: int, last: int, row_bytes: int) -> Iterator[slice]:
-    """Yield consecutive rows from `first` to `last`, some MiB at a time."""
-    step = max(1, CHUNK_BYTES // max(1, row_bytes))
+    """Yield consecutive rows from `first` to `last`, about a MiB at a time."""
+    step = max(1, _SPAN_BYTES // max(1, row_bytes))
     for start in range(first, last, step):
         yield slice(start, min(last, start + step))

@@ -101,9 +101,10 @@ class FileRows:
 
     def put(self, chunk: int, rows: Tensor) -> None:
         """Write the rows into place; flush and journal them when `FLUSH_S` seconds have passed."""
-        rows, offset = rows.cpu(), self._start + self._stage.span(chunk).start * self._stage.row_bytes
+        rows = rows.cpu().contiguous()
+        offset = self._start + self._stage.span(chunk).start * self._stage.row_bytes
         write_rows(self._descriptor, rows, offset)
-        self._noted[chunk] = digest(rows.contiguous())
+        self._noted[chunk] = digest(rows)
         if time.monotonic() - self._flushed_at > FLUSH_S:
             self._flush()
 
