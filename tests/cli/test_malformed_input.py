@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 import shutil
 import sqlite3
@@ -112,6 +113,14 @@ SQLITE_USERS = (
     "CREATE TABLE users (id TEXT, age INTEGER, city TEXT)",
     "INSERT INTO users VALUES ('u1', 1, 'a')",
 )
+
+
+def link(to: str) -> Callable[[Path], None]:
+    """Write a symbolic link."""
+    return lambda path: path.symlink_to(to)
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 
 
 @dataclass(frozen=True)
@@ -437,6 +446,47 @@ FILES = [
         r"/dev/null is not a regular file, and is read twice; save",
         (instead("users.csv", "/dev/null"),),
     ),
+    Case(
+        "pipe among files",
+        {"p0.csv": USERS, "p1.csv": os.mkfifo},
+        r"p1.csv is not a regular file, and is read twice; save",
+        (instead("users.csv", "p*.csv"),),
+    ),
+    Case(
+        "dangling link",
+        {"u.csv": link("gone.csv")},
+        r"u.csv is a link to gone.csv, which does not exist; fetch that file, or correct the link",
+        (instead("users.csv", "u.csv"),),
+    ),
+    Case(
+        "dangling link among files",
+        {"p0.csv": USERS, "p1.csv": link(".git/annex/objects/p1")},
+        r"p1.csv is a link to .git/annex/objects/p1, which does not exist; fetch",
+        (instead("users.csv", "p*.csv"),),
+    ),
+    Case(
+        "link in a circle in a folder",
+        {"d/p0.csv": USERS, "d/p1.csv": link("p1.csv")},
+        r"d/p1.csv is a link to p1.csv, which does not exist",
+        (instead("users.csv", "d"),),
+    ),
+    Case(
+        "Git LFS", {"users.csv": LFS}, r"users.csv: is a pointer of Git LFS .*; fetch the file: git lfs pull"
+    ),
+    items("Git LFS instead of Parquet", LFS, r"items.parquet: is a pointer of Git LFS .*: git lfs pull"),
+    users("web page", b"\n<!DOCTYPE HTML>\n<html>", r"users.csv: is a web page; download the file again"),
+    users("UTF-32", USERS.decode().encode("utf-32"), r'users.csv: is UTF-32; give encoding = "utf-32"'),
+    Case(
+        "compressed twice",
+        {"u.csv.gz": gzip.compress(gzip.compress(USERS))},
+        r"u.csv.gz: is compressed twice; unpack it once",
+        (instead("users.csv", "u.csv.gz"),),
+    ),
+    items(
+        "Parquet without values",
+        parquet(id=pa.nulls(0), kind=pa.nulls(0)),
+        r"nodes.item.id: the column has no values; complete it, or leave out a table without rows",
+    ),
     items(
         "Parquet empty",
         b"",
@@ -662,7 +712,7 @@ SPECS = [
         "key twice",
         'id = "id"',
         'id = "id"\nid = "id"',
-        r"line 5, 'id = .id.', defines a key .*second",
+        r"line 5, 'id = .id.', defines a key or a table twice; remove it",
     ),
     edited(
         "unknown field",
@@ -757,7 +807,8 @@ FOREIGN = re.compile(
 )
 REMEDIES = re.compile(
     r"[;:,] .*\b(give|leave|write|correct|rename|did you mean|there are|add|convert|complete|remove|close"
-    r"|restore|save|name|use|cast|unpack|set|export|orphans|missing|must)\b|: must \w+|not TOML"
+    r"|restore|save|name|use|cast|unpack|fetch|download|set|export|orphans|missing|must)\b"
+    r"|: must \w+|not TOML"
 )
 
 
@@ -977,7 +1028,24 @@ def zipped(**members: bytes) -> bytes:
     return sink.getvalue()
 
 
-SETS: list[tuple[str, bytes, str]] = [  # the file, and the error of importing it
+SETS: list[tuple[str, bytes | Callable[[Path], None], str]] = [  # a file, and the error of importing it
+    (
+        "g.txt",
+        b"1 2\n" * 9 + b"1 " + b"9" * 200_000 + b"\n",
+        r"g.txt, line 10: a field is longer than 131,072",
+    ),
+    ("g.txt", b"1 2\n" * 99_999 + b"1 " + b"9" * 9_000_000 + b"\n", r"g.txt, line 100000: a field is longer"),
+    ("g.txt", LFS, r"g.txt: is a pointer of Git LFS .*; fetch the file: git lfs pull"),
+    ("g.txt", b"<html>\n<body> x\n", r"g.txt: is a web page; download the file again"),
+    ("g.txt", "1 2\n".encode("utf-32"), r"g.txt: is UTF-32; save the file as UTF-8"),
+    (
+        "g.txt.gz",
+        gzip.compress(gzip.compress(b"1 2\n")),
+        r"g.txt.gz: is compressed twice; unpack it once",
+    ),
+    ("g.txt", Path.mkdir, r"g.txt: is a folder; give an edge list"),
+    ("g.txt", os.mkfifo, r"g.txt is not a regular file, and is read twice; save it as one"),
+    ("g.txt", link("none"), r"g.txt is a link to none, which does not exist; fetch that file, or correct"),
     (
         "g.graphml",
         GRAPHML % (b"x", b""),
@@ -1050,7 +1118,7 @@ def test_a_set_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
     khop_command: Command,
     name: str,
-    content: bytes,
+    content: bytes | Callable[[Path], None],
     says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import khop
 from khop.loading.device.device_placement import CacheSize, DevicePlacement, StorePlace, byte_size
 from khop.loading.device.memory_plan import (
     GIB,
@@ -62,6 +65,21 @@ def test_a_column_too_large_for_one_card_is_divided_among_those_of_the_machine()
     assert planned(DevicePlacement.of(), free(3, 20), of_four).columns == {"x": PINNED, "y": DEVICE}
     failing = list(plans(DevicePlacement.of(), of_four, WORK, free(20, 20), only_requested=False))
     assert [*dict.fromkeys(plan.columns["x"] for plan in failing)] == [DEVICE, SHARDED, PINNED, MAPPED]
+
+
+def test_the_page_about_several_gpus_has_the_plans_of_its_example() -> None:
+    nodes = 111_059_956
+    columns = {"x": nodes * 128 * 4}
+    room = FreeMemory(40 * GB, 240 * GB, 40 * GB, 256 * GB)
+    work = WorkSizes(batch_bytes=GB // 2, ring_slots=4)
+    page = Path(khop.__file__).parents[2] / "docs" / "several-gpus.md"
+    rows = re.findall(r"^\| (\d) \| (\w+) \| (\w+) \| ([\d.]+) \| ([\d.]+) \|$", page.read_text(), re.M)
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
+    for gpus, *told in rows:
+        stores = StoreSizes(14 * GB, columns, {"x": nodes}, nodes, shards=int(gpus))
+        plan = next(plans(DevicePlacement.of("cuda"), stores, work, room, only_requested=False))
+        sizes_gb = [f"{plan.bytes_on_device / GB:.1f}", f"{plan.pinned_bytes / GB:.1f}"]
+        assert told == [str(plan.topology), str(plan.columns["x"]), *sizes_gb]
 
 
 def test_a_column_that_memory_has_no_room_for_stays_on_disk() -> None:

@@ -26,7 +26,7 @@ from networkx.readwrite import gexf, graphml, pajek
 
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
 from khop.data.importers import EdgeFileOptions, ImportContext
-from khop.data.tables.files import other_format
+from khop.data.tables.files import other_format, refuse_special
 from khop.data.tables.labels import canonical_integers, length_as_text, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
 from khop.graph.atomic import ProgressCallback, refuse_existing
@@ -237,7 +237,7 @@ def _form(path: Path) -> _Form:
     sample: list[tuple[int, bytes]] = []
     number = 0
     for chunk in _chunks(path, _SAMPLE_BYTES):
-        for line in chunk.split(b"\n"):
+        for line in chunk.removesuffix(b"\n").split(b"\n"):
             number += 1
             if line.strip():
                 sample.append((number, line))
@@ -251,7 +251,14 @@ def _form(path: Path) -> _Form:
         return _Form(path, " ", 3, has_attributes)
     form, most, fields = None, 0, 1
     for separator in _SEPARATORS:
-        counts = Counter(len(of_line) for of_line in _fields(b"\n".join(lines), separator))
+        try:
+            counts = Counter(len(of_line) for of_line in _fields(b"\n".join(lines), separator))
+        except csv.Error:
+            limit = csv.field_size_limit()
+            number = next(
+                (n for n, line in sample if len(line) > limit or line.count(b'"') % 2), sample[0][0]
+            )
+            raise _too_long(path, number) from None
         fields = max(fields, *counts)
         count, times = counts.most_common(1)[0]
         if count in _FIELDS and times > most:  # where lines differ, reading them names the wrong one
@@ -259,6 +266,13 @@ def _form(path: Path) -> _Form:
     if form is not None:
         return form
     raise ValueError(f"{path}, line {sample[0][0]}: has {fields} fields; {_FORM}")
+
+
+def _too_long(path: Path, line: int) -> ValueError:
+    return ValueError(
+        f"{path}, line {line}: a field is longer than {csv.field_size_limit():,} characters, or a quote is "
+        f"not closed; {_FORM}"
+    )
 
 
 def _problem(form: _Form, is_header: bool, reason: str) -> ValueError:
@@ -292,6 +306,8 @@ def _lines(path: Path, form: _Form) -> Iterator[tuple[int, list[str]]]:
                     raise ValueError(
                         f"{path}, line {number}: invalid UTF-8; save the file as UTF-8"
                     ) from None
+                except csv.Error:
+                    raise _too_long(path, number) from None
                 yield number, [one.strip() for one in fields]
 
 
@@ -370,8 +386,8 @@ def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
 def _check_text(path: Path, start: bytes) -> None:
     """Raise ValueError for files of other formats, which their first bytes tell."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ValueError(f"{path}: is UTF-16; save the file as UTF-8")
-    if problem := other_format(start, path.suffix):
+        raise ValueError(f"{path}: is UTF-{32 if start[2:4] == bytes(2) else 16}; save the file as UTF-8")
+    if problem := other_format(start, path.name):
         raise ValueError(f"{path}: {problem}")
     if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         raise ValueError(f"{path}: is JSON; write lines of two ids, or import it by a spec (docs/import.md)")
@@ -455,10 +471,11 @@ class EdgeFileImporter:
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes. Nodes are numbered as they first appear."""
         refuse_existing(out)
+        refuse_special(self.path, str(self.path))
         if not self.path.is_file():
+            what = "is a folder" if self.path.is_dir() else "no such file"
             raise ValueError(
-                f"{self.path}: no such file; give an edge list, or a GraphML, GML, GEXF, Pajek or "
-                "MatrixMarket file"
+                f"{self.path}: {what}; give an edge list, or a GraphML, GML, GEXF, Pajek or MatrixMarket file"
             )
         read = self._read()
         notes = list(read.notes)

@@ -109,7 +109,10 @@ def csv_rows(path: Path) -> list[list[str]]:
     if not path.is_file():
         raise ValueError(f"{path}: no such file; give the folder as it was published")
     with reading(str(path), "download it again"), gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.reader(file) if row]
+        try:
+            rows = [row for row in csv.reader(file) if row]
+        except csv.Error as error:
+            raise ValueError(f"{path}: {error}; download it again") from None
     if any(len(row) != len(rows[0]) for row in rows):
         raise ValueError(f"{path}: rows have different numbers of fields; download it again")
     return rows

@@ -305,8 +305,9 @@ def _of_file(path: Path, key: str) -> DatabaseState:
     """Open a DuckDB or an SQLite file read-only."""
     place = f"{key}: {path.name}"
     if not path.is_file():
+        what = "is a folder" if path.is_dir() else "no such file"
         raise ValueError(
-            f"{place}: no such file in {path.parent}; give the path of a DuckDB or SQLite file, or "
+            f"{place}: {what} in {path.parent}; give the path of a DuckDB or SQLite file, or "
             'database = "env:NAME" for a postgresql:// address in a variable'
         )
     with path.open("rb") as file:

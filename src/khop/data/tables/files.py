@@ -39,13 +39,17 @@ _PROBLEMS = {
     "unterminated quote": "a quote is not closed; correct the line",
     "Maximum line size": "the line is longer than 2 MB, or a quote is not closed; correct the line",
 }
+_WEB_PAGE = re.compile(rb"\s*<(!doctype +)?html\b", re.IGNORECASE)
+_LFS = b"version https://git-lfs"
 _SIGNATURES = {
+    _LFS: "is a pointer of Git LFS in place of the file; fetch the file: git lfs pull",
     b"\x1f\x8b": "is compressed; rename it to end in {}.gz",
     b"\x28\xb5\x2f\xfd": "is compressed; rename it to end in {}.zst",
     b"\xfd7zXZ\0": "is compressed by xz; unpack it",
     b"PAR1": "is a Parquet file; rename it to end in .parquet",
     b"ARROW1": "is an Arrow file; rename it to end in .arrow",
     b"PK\x03\x04": "is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
+    b"\xff\xfe\0\0": 'is UTF-32; give encoding = "utf-32"',
     b"\xff\xfe": 'is UTF-16; give encoding = "utf-16"',
     b"\xfe\xff": 'is UTF-16; give encoding = "utf-16"',
 }
@@ -242,7 +246,7 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
     """Return the names in the first row, or numbers if it holds data; unnamed columns have numbers."""
     with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
         start = stream.read(_CHUNK)
-    problem = other_format(start, ".csv")
+    problem = other_format(start, name)
     if problem is not None and dialect.is_utf8:
         raise ValueError(f"{place}: {problem}")
     try:
@@ -272,10 +276,27 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
     return columns
 
 
-def other_format(start: bytes, ending: str) -> str | None:
-    """Return the problem of a file that is no text, with its remedy, by its first bytes; None for text."""
-    found = (text.format(ending) for of_format, text in _SIGNATURES.items() if start.startswith(of_format))
-    return next(found, None)
+def other_format(start: bytes, name: str) -> str | None:
+    """Return the problem of a file that is no table, with its remedy, by its first bytes; None for text."""
+    if _WEB_PAGE.match(start):
+        return "is a web page; download the file again"
+    ending = Path(name).suffix
+    for signature, problem in _SIGNATURES.items():
+        if start.startswith(signature):
+            is_twice = "{}" in problem and ending in (".gz", ".zst", ".bz2", ".lz4")
+            return "is compressed twice; unpack it once" if is_twice else problem.format(ending)
+    return None
+
+
+def refuse_special(path: Path, place: str) -> None:
+    """Raise ValueError for a link without a file, and for what is neither a file nor a folder."""
+    if path.is_symlink() and not path.exists():
+        raise ValueError(
+            f"{place} is a link to {os.readlink(path)}, which does not exist; fetch that file, or correct "
+            "the link"
+        )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{place} is not a regular file, and is read twice; save it as one")
 
 
 def first_row(text: str, delimiter: str) -> list[str]:
@@ -508,6 +529,9 @@ def find_files(patterns: Sequence[str], folder: Path, key: str) -> list[InputFil
     for file in files:
         if not os.access(file.path, os.R_OK):
             raise ValueError(f"{key}: {file.name}: no permission to read it; chmod u+r {file.path}")
+        with file.path.open("rb") as content:
+            if content.read(len(_LFS)) == _LFS:
+                raise ValueError(f"{key}: {file.name}: {_SIGNATURES[_LFS]}")
     return files
 
 
@@ -530,23 +554,28 @@ def _matches(pattern: str, folder: Path, key: str) -> list[str]:
     if is_url(url):
         return list(map(str, matches(url)))
     if has_magic(pattern) and not (folder / pattern).exists():
-        found = [name for name in glob(pattern, root_dir=folder, recursive=True) if (folder / name).is_file()]
+        names = glob(pattern, root_dir=folder, recursive=True)
+        for name in names:
+            refuse_special(folder / name, f"{key}: {name}")
+        found = [name for name in names if (folder / name).is_file()]
         if not found:
             raise ValueError(f"{key}: no file matches {pattern!r} in {folder}; {_near(pattern, folder)}")
         return found
     path = folder / pattern
+    refuse_special(path, f"{key}: {pattern}")
     if path.is_dir():
         return _of_folder(pattern, folder, key)
     if not path.exists():
         raise ValueError(f"{key}: {pattern}: no such file in {folder}; {_near(pattern, folder)}")
-    if not path.is_file():
-        raise ValueError(f"{key}: {pattern} is not a regular file, and is read twice; save it as one")
     return [pattern]
 
 
 def _of_folder(pattern: str, folder: Path, key: str) -> list[str]:
     """Return the tables in a folder and in those below it; ValueError unless they are of one format."""
-    files = sorted(one for one in (folder / pattern).rglob("*") if one.is_file())
+    found = sorted((folder / pattern).rglob("*"))
+    for one in found:
+        refuse_special(one, f"{key}: {one.relative_to(folder)}")
+    files = [one for one in found if one.is_file()]
     names = [one for one in files if one.name.lower().endswith(tuple(FORMATS))]
     formats = {_format(one.name, key) for one in names}
     if len(formats) != 1:

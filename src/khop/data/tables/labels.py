@@ -273,4 +273,6 @@ def _kind(dtype: Any, key: str) -> Kind:
         return "int64"
     if is_text(dtype):
         return "string"
+    if pa.types.is_null(dtype):
+        raise ValueError(f"{key}: the column has no values; complete it, or leave out a table without rows")
     raise ValueError(f"{key}: ids are {dtype}; convert the column to text or integers")
