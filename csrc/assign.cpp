@@ -19,11 +19,11 @@
 namespace khop {
 namespace {
 
-constexpr std::int64_t kGrain = 256;  // nodes a thread is worth waking for
+constexpr std::int64_t kGrain = 256;  // fewer nodes are not worth a thread
 constexpr double kGamma = 1.5;        // Fennel's exponent
 
-// What lies in memory at random is asked for before it is needed: the values of a neighbor so many edges ahead, and, where rows
-// follow each other in no order, the offsets, the sources and the values of a row so many nodes ahead.
+// Distances of prefetches of random reads: the values of a neighbor, in edges; for rows in random order, the offsets, sources and
+// values of a row, in nodes.
 constexpr std::size_t kEdgesAhead = 24;
 constexpr std::int64_t kOffsetsAhead = 12, kSourcesAhead = 8, kValuesAhead = 4;
 constexpr std::size_t kMostAhead = 64;  // edges of a row
@@ -86,12 +86,12 @@ Assigner<Label>::Assigner(AssignSettings settings)
   std::iota(label_.begin(), label_.end(), Label{0});
   std::int64_t edges = 0;
   for (const InEdges& in_edges : settings_.edges) {
-    if (in_edges.indptr.size() < 2) continue;  // into a type without nodes, whose place is another type's
+    if (in_edges.indptr.size() < 2) continue;  // into a type without nodes, whose first node is another type's
     by_type_[static_cast<std::size_t>(type_of(in_edges.first_destination))].push_back(in_edges);
     edges += in_edges.indptr.back();
   }
-  // alpha gamma load^(gamma - 1), alpha = sqrt(parts) edges / nodes^gamma, of a part that holds its share. An undirected edge
-  // stands twice among the in-edges.
+  // alpha gamma load^(gamma - 1), alpha = sqrt(parts) edges / nodes^gamma, for a part with its equal share. Undirected edges
+  // occur twice among the in-edges.
   const double nodes = static_cast<double>(std::max<std::int64_t>(nodes_, 1));
   const double alpha = std::sqrt(static_cast<double>(settings_.parts)) * static_cast<double>(edges) / 2 / (nodes * std::sqrt(nodes));
   fennel_ = alpha * kGamma * std::sqrt(nodes / settings_.parts);
@@ -100,7 +100,7 @@ Assigner<Label>::Assigner(AssignSettings settings)
 template <class Label>
 int Assigner<Label>::type_of(std::int64_t node) const {
   const auto& first = settings_.first_node;
-  // The last of the types that begin at or before the node; empty types begin where the next one does.
+  // The last type that begins at or before the node; empty types begin where the next type begins.
   return static_cast<int>(std::upper_bound(first.begin(), first.end() - 1, node) - first.begin()) - 1;
 }
 
@@ -118,7 +118,7 @@ void Assigner<Label>::each_row(std::int64_t node, Fn&& fn) const {
   }
 }
 
-// `ahead` prefetches the values of a neighbor to come, of this row or of the next ones.
+// `ahead` prefetches the values of a later neighbor, in this row or later rows.
 template <class Label>
 template <class Ahead, class Fn>
 void Assigner<Label>::each_neighbor(std::int64_t node, Ahead&& ahead, Fn&& fn) const {
@@ -130,7 +130,7 @@ void Assigner<Label>::each_neighbor(std::int64_t node, Ahead&& ahead, Fn&& fn) c
   });
 }
 
-// Nodes follow each other in the order of their clusters, so that their rows lie anywhere.
+// Nodes are in the order of their clusters, so their rows are in random order.
 template <class Label>
 void Assigner<Label>::prefetch_rows(std::int64_t position, std::int64_t end) const {
   const auto node_at = [&](std::int64_t i) { return static_cast<std::int64_t>(members_[static_cast<std::size_t>(i)]); };
@@ -189,8 +189,8 @@ double Assigner<Label>::score(std::int64_t count, double fullness) const {
   return settings_.score == Score::ldg ? neighbors * (1 - fullness) : neighbors - fennel_ * std::sqrt(fullness);
 }
 
-// The part with room for the weights that scores best, the emptier one and then the first of equals; the emptiest where none
-// has room. With `stay` not -1 the most neighbors win, and the node stays where no other part has more.
+// The part with the best score among those with room; ties go to the emptier part, then to the first. Without room anywhere, the
+// emptiest part. Unless `stay` is -1, the score is the number of neighbors, and the node stays unless another part has more.
 template <class Label>
 int Assigner<Label>::best_part(const std::int64_t* counts, const std::int64_t* weights, int stay) const {
   const std::size_t kinds = settings_.constraints.size();
@@ -284,7 +284,7 @@ std::int64_t Assigner<Label>::num_cluster_blocks() {
   cluster_begin_.push_back(position);
   const auto num_clusters = static_cast<std::int64_t>(clusters.size());
   if (block_begin_.back() != num_clusters) block_begin_.push_back(num_clusters);
-  // size_ becomes the next free place of each cluster, for dealing out the nodes.
+  // size_ becomes the next free position of each cluster, to distribute the nodes.
   for (std::size_t i = 0; i < clusters.size(); ++i) size_[clusters[i]] = static_cast<Label>(cluster_begin_[i]);
   members_.resize(static_cast<std::size_t>(nodes_));
   for (std::int64_t node = 0; node < nodes_; ++node) {
@@ -294,7 +294,7 @@ std::int64_t Assigner<Label>::num_cluster_blocks() {
   return static_cast<std::int64_t>(block_begin_.size()) - 1;
 }
 
-// counts[cluster of the block][part]: edges from other clusters' nodes that have been placed.
+// counts[cluster of the block][part]: edges from placed nodes of other clusters.
 template <class Label>
 void Assigner<Label>::count_cluster_block(std::int64_t block, std::span<std::int64_t> counts, int threads) const {
   const auto parts = static_cast<std::size_t>(settings_.parts);
@@ -320,7 +320,7 @@ void Assigner<Label>::count_cluster_block(std::int64_t block, std::span<std::int
         });
       }
       std::int64_t* const total = counts.data() + static_cast<std::size_t>(cluster - first) * parts;
-      for (std::size_t p = 0; p < parts; ++p) {  // whole numbers: the order of the sums does not matter
+      for (std::size_t p = 0; p < parts; ++p) {  // integers: the order of the sums does not matter
         std::atomic_ref<std::int64_t>(total[p]).fetch_add(own[p], std::memory_order_relaxed);
       }
       ++cluster;

@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::size_t kDefaultLimit = std::size_t{1} << 30;
 constexpr std::size_t kSmallest = 1024;
-constexpr std::size_t kMapped = std::size_t{1} << 17;  // smaller blocks leave no mapping of their own in the kernel's list
+constexpr std::size_t kMapped = std::size_t{1} << 17;  // smaller blocks have no separate memory mapping
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // no process addresses more
+constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // the address space of a process
 
-// Four sizes per doubling: batches differ by a few per cent and must find each other's blocks.
+// Four sizes per doubling, so that batches whose sizes differ by a few percent share blocks.
 std::size_t capacity_for(std::size_t bytes) {
   if (bytes <= kSmallest) return kSmallest;
   const std::size_t step = std::bit_floor(bytes - 1) / 4;
@@ -59,7 +59,7 @@ MemoryBlock BufferPool::acquire(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     pinning = pinning_;
     shelves_[fitting].asked = ++clock_;
-    // The next size will do as well, or sizes about a border would be kept twice.
+    // Also accept the next size, otherwise sizes near a boundary would be stored twice.
     for (const std::size_t at : {fitting, fitting + 1}) {
       Shelf& shelf = shelves_[at];
       if (shelf.first == nullptr) continue;
@@ -100,7 +100,7 @@ void BufferPool::set_pinning(const Pinning& pinning) {
   pinning_ = pinning;
 }
 
-// Without the lock: a runtime takes milliseconds for it.
+// Without the lock, because pinning takes milliseconds.
 void BufferPool::pin(MemoryBlock block, const Pinning& pinning) {
   constexpr unsigned kForEveryDevice = 1;
   const bool is_pinned = pinning.select_device(pinning.device) == 0 && pinning.pin(block.data, block.bytes, kForEveryDevice) == 0;

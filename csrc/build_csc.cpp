@@ -1,8 +1,8 @@
-// A radix sort of one and a half digits: edges are first dealt to blocks of consecutive destinations, straight into the output
-// arrays, then every block is counted and sorted from a copy that fits in the cache. Both steps keep the input order, so the
-// whole is stable; a thread takes consecutive edges, then consecutive blocks, so the result does not depend on their number.
-// Many edges are sorted in two passes, each over half of them, so that the array beside the output has half its size. Where most
-// edges of a block have one destination, these move within the output, and only the others are copied.
+// A radix sort in two steps: edges are distributed to blocks of consecutive destinations, in the output arrays; then every block
+// is sorted by counting from a copy that fits in the cache. Both steps keep the input order, so the sort is stable. Threads take
+// consecutive edges, then consecutive blocks, so the result does not depend on their number. Many edges are sorted in two passes
+// over half of them each, which halves the temporary array. If most edges of a block have the same destination, they are moved
+// within the output, and only the others are copied.
 #include "build_csc.h"
 
 #include "memory.h"
@@ -18,12 +18,12 @@
 namespace khop {
 namespace {
 
-constexpr std::int64_t kBlocks = 2048;  // as many open output lines as the second-level cache holds
-constexpr int kMaxShift = 16;           // a destination within its block is kept in 16 bits
+constexpr std::int64_t kBlocks = 2048;  // as many open output lines as fit in the L2 cache
+constexpr int kMaxShift = 16;           // a destination within its block has 16 bits
 constexpr std::int64_t kPartEdges = 1 << 16;
 constexpr std::int64_t kPassEdges = 1 << 20;  // more are sorted in two passes
 
-// Memory that grows, and forgets its content when it does.
+// Memory that loses its content when it grows.
 template <class T>
 class Room {
  public:
@@ -41,7 +41,7 @@ class Room {
   std::int64_t count_ = 0;
 };
 
-// Where each edge came from, kept beside it.
+// Stores the input position of each edge.
 class InputPositions {
  public:
   explicit InputPositions(std::span<std::int64_t> order) : order_(order.data()) {}
@@ -64,7 +64,7 @@ class InputPositions {
   std::int64_t* order_;
 };
 
-// The same interface for callers that do not ask.
+// The same interface for callers that do not need positions.
 struct NoPositions {
   void set(std::int64_t, std::int64_t) {}
   void move(std::int64_t, std::int64_t, std::int64_t) {}
@@ -121,7 +121,7 @@ class Builder {
     }
   }
 
-  // Counts become the places where each part's edges of each block begin.
+  // Counts become the positions at which each part's edges of each block begin.
   void number() {
     std::int64_t begin = 0;
     for (std::int64_t block = 0; block < blocks_; ++block) {
@@ -138,7 +138,7 @@ class Builder {
     return std::lower_bound(block_begin_.begin(), block_begin_.end() - 1, edge) - block_begin_.begin();
   }
 
-  // Puts the edges of this pass into their blocks. `whole`: there is but one pass.
+  // Moves the edges of this pass to their blocks. `whole`: there is only one pass.
   template <bool whole>
   void deal(int part) {
     std::int64_t* places = next(part);
@@ -159,7 +159,7 @@ class Builder {
     }
   }
 
-  // The first block of a part, when the edges of this pass are split as evenly as whole blocks allow.
+  // The first block of a part, with the edges of this pass split as evenly as whole blocks allow.
   std::int64_t first_block(int part) const {
     if (part == 0) return first_;
     if (part == parts_) return last_;
@@ -169,7 +169,7 @@ class Builder {
 
   struct Scratch {
     explicit Scratch(std::size_t rows) : places(rows) {}
-    std::vector<std::int64_t> places;  // by row of a block: first a count, then the next free place
+    std::vector<std::int64_t> places;  // by row of a block: first a count, then the next free position
     Room<Index> indices;
     typename Positions::Copy positions;
   };
@@ -220,7 +220,7 @@ class Builder {
     }
   }
 
-  // Moves the edges of one destination to their places, and copies the others with their rows. Returns the number of these.
+  // Moves the edges of one destination to their positions, and copies the others with their rows. Returns the number of copies.
   std::int64_t move_hub(std::int64_t begin, std::int64_t count, std::uint16_t* within, std::uint16_t hub, std::int64_t of_hub,
                         Scratch& scratch) {
     Index* const indices = scratch.indices.for_count(count - of_hub);
@@ -259,9 +259,9 @@ class Builder {
   Positions positions_;
   const int parts_, shift_;
   const std::int64_t blocks_;
-  std::vector<std::int64_t> next_;  // per part and block: first a count, then the next free place
+  std::vector<std::int64_t> next_;  // per part and block: first a count, then the next free position
   std::vector<OutsideIds> outside_;  // per part
-  std::uint16_t* within_ = nullptr;  // per edge dealt in this pass: its destination, counted from the block's first
+  std::uint16_t* within_ = nullptr;  // per edge of this pass: its destination, counted from the block's first
   std::int64_t first_ = 0, last_ = 0;  // blocks of this pass
   std::vector<std::int64_t> block_begin_;
 };

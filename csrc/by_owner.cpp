@@ -20,7 +20,7 @@ void over_rows(std::span<const OwnerDrawn> owners, std::span<const std::int64_t>
   }
 }
 
-// Every row once: else rows would be written where others lie.
+// Checks that every row occurs once, so that rows do not overwrite each other.
 void check_order(std::span<const std::int64_t> order) {
   std::vector<bool> seen(order.size());
   for (const std::int64_t row : order) {
@@ -43,7 +43,7 @@ void copy_nodes(const void* drawn, std::int64_t begin, std::int64_t end, Node* o
 bool owner_order(std::span<const std::int64_t> ids, std::span<const std::int64_t> bounds, std::int64_t* counts,
                  std::int64_t* order) {
   const auto owner_of = [bounds](std::int64_t id) {
-    const auto inner = bounds.subspan(1, bounds.size() - 2);  // an owner without ids is stepped over
+    const auto inner = bounds.subspan(1, bounds.size() - 2);  // skips owners without ids
     return static_cast<std::size_t>(std::upper_bound(inner.begin(), inner.end(), id) - inner.begin());
   };
   std::fill_n(counts, bounds.size() - 1, 0);

@@ -11,13 +11,13 @@
 namespace khop {
 namespace {
 
-// Whole blocks without a branch; the place is looked for in the one block that has it.
+// Checks whole blocks without a branch, then searches the first failing block.
 template <class Id>
 struct FirstOutside {
   static KHOP_INLINE void run(const Id* ids, std::int64_t begin, std::int64_t end, std::int64_t limit, std::int64_t* found) {
     using Unsigned = std::make_unsigned_t<Id>;
     constexpr std::int64_t block = 1024;
-    // No id is higher, and the highest bit means a negative one.
+    // No id is greater, and the highest bit means a negative id.
     const auto most = std::min(static_cast<std::uint64_t>(limit), std::uint64_t{std::numeric_limits<Id>::max()} + 1);
     *found = end;
     for (std::int64_t start = begin; start < end; start += block) {

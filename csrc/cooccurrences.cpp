@@ -1,5 +1,5 @@
-// Gustavson's sparse product (1978) with a row of counters per thread. A counter remembers its row, so that nothing is cleared
-// between rows, and an index enters the result when its count reaches the minimum: one that never does leaves no trace.
+// Gustavson's sparse product (1978) with a row of counters per thread. A counter stores its row, so counters are not cleared
+// between rows. An index is added to the result when its count reaches the minimum.
 #include "cooccurrences.h"
 
 #include "parallel.h"
@@ -14,12 +14,12 @@ namespace khop {
 namespace {
 
 constexpr std::int64_t kPartEdges = 1 << 12;
-constexpr int kPartsPerThread = 64;   // rows differ widely in what they cost
+constexpr int kPartsPerThread = 64;   // the cost of rows varies widely
 constexpr std::int64_t kRowsAhead = 8;
-constexpr std::int64_t kAhead = 16;   // counters on their way into the cache
+constexpr std::int64_t kAhead = 16;   // prefetched counters
 constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
 
-// What threads take and give back: never more of them than threads at work.
+// A pool of scratch memory, at most one per running thread.
 template <class T>
 class Shared {
  public:
@@ -60,7 +60,7 @@ Cooccurrences<Index>::Cooccurrences(Csc<Index> there, Csc<Index> back, std::int6
   std::partial_sum(indptr_.begin(), indptr_.end(), indptr_.begin());
 }
 
-// Consecutive rows, with as many edges a part as whole rows allow.
+// Consecutive rows, with edges split as evenly over parts as whole rows allow.
 template <class Index>
 auto Cooccurrences<Index>::parts_for_threads(int threads) const -> std::vector<Part> {
   const auto edges = static_cast<std::int64_t>(there_.indices.size());
@@ -82,7 +82,7 @@ void Cooccurrences<Index>::collect(Part& part, Counter* counters) {
   for (std::int64_t row = part.first_row; row < part.last_row; ++row) {
     const auto begin = static_cast<std::ptrdiff_t>(part.indices.size());
     for (std::int64_t edge = there_.indptr[row]; edge < there_.indptr[row + 1]; ++edge) {
-      // Rows of `back` lie anywhere: first where one begins, then what is in it.
+      // Rows of `back` are in random order: prefetch first their begins, then their entries.
       if (edge + 2 * kRowsAhead < last_edge) __builtin_prefetch(&back_.indptr[there_.indices[edge + 2 * kRowsAhead]]);
       if (edge + kRowsAhead < last_edge) {
         __builtin_prefetch(back_.indices.data() + back_.indptr[there_.indices[edge + kRowsAhead]]);
@@ -97,7 +97,7 @@ void Cooccurrences<Index>::collect(Part& part, Counter* counters) {
   }
 }
 
-// One way on from `middle` to each of its entries.
+// Counts one path from `middle` to each of its entries.
 template <class Index>
 void Cooccurrences<Index>::count_from(std::int64_t middle, std::int64_t row, Part& part, Counter* counters) const {
   const std::int64_t end = back_.indptr[middle + 1];
@@ -118,7 +118,7 @@ void Cooccurrences<Index>::move_into(std::span<std::int64_t> indptr, Index* indi
   for (Part& part : parts_) {
     indices = std::copy(part.indices.begin(), part.indices.end(), indices);
     counts = std::copy(part.counts.begin(), part.counts.end(), counts);
-    part = {};  // so that the pairs are never in memory twice
+    part = {};  // frees the pairs, so that they are not in memory twice
   }
 }
 

@@ -1,4 +1,4 @@
-// Which nodes of a type have neighbors in common, and how many: the product of a graph with its transpose, a row at a time.
+// Pairs of nodes with common neighbors, and their number: the product of a graph with its transpose, row by row.
 #pragma once
 
 #include "csc.h"
@@ -11,11 +11,11 @@
 
 namespace khop {
 
-// The pairs (row, index), row != index, that at least `min_count` ways join: from the row to an entry of its row in `there`, and
-// from it to an entry of its row in `back`. Parallel edges are ways of their own.
+// The pairs (row, index), row != index, with at least `min_count` paths: from the row to an entry of its row in `there`, and from
+// there to an entry of that entry's row in `back`. Parallel edges are separate paths.
 //
-// Beyond the pairs, a number and a count each, it takes 8 bytes a row and per thread a number and a count a row more: never what
-// the product would before `min_count` thins it. Indices of `there` are rows of `back`, and the other way round.
+// Besides the pairs (a number and a count each), it takes 8 bytes per row, and a number and a count per row and thread, regardless
+// of the number of pairs below `min_count`. Indices of `there` are rows of `back`, and vice versa.
 template <class Index>
 class Cooccurrences {
  public:
@@ -23,11 +23,11 @@ class Cooccurrences {
 
   std::int64_t num_pairs() const { return indptr_.back(); }
 
-  // Hands the pairs over, once: indptr takes rows + 1 offsets, indices ascend within a row, counts stop at 2^31 - 1.
+  // Moves the pairs to the outputs, once: indptr has rows + 1 offsets, indices ascend within a row, counts saturate at 2^31 - 1.
   void move_into(std::span<std::int64_t> indptr, Index* indices, std::int32_t* counts);
 
  private:
-  // How often a row has met an index. Of an earlier row it says nothing.
+  // The number of paths from a row to an index; invalid for other rows.
   struct Counter {
     std::make_unsigned_t<Index> row;  // counted from 1
     std::uint32_t count;

@@ -21,7 +21,7 @@ std::int64_t deal_edges(std::span<const Id> destinations, std::int64_t first, in
                         std::span<std::uint32_t> order) {
   const auto ranges = static_cast<std::uint64_t>(begin.size() - 1);
   const auto range_of = [&](Id destination) {
-    return (static_cast<std::uint64_t>(destination) - static_cast<std::uint64_t>(first)) >> shift;  // huge below the first
+    return (static_cast<std::uint64_t>(destination) - static_cast<std::uint64_t>(first)) >> shift;  // huge for destinations below the first
   };
   for (auto& count : begin) count = 0;
   for (std::size_t edge = 0; edge < destinations.size(); ++edge) {
@@ -34,7 +34,7 @@ std::int64_t deal_edges(std::span<const Id> destinations, std::int64_t first, in
   for (std::size_t edge = 0; edge < destinations.size(); ++edge) {
     order[static_cast<std::size_t>(begin[range_of(destinations[edge])]++)] = static_cast<std::uint32_t>(edge);
   }
-  for (std::size_t range = ranges; range > 0; --range) begin[range] = begin[range - 1];  // each is now where it ends
+  for (std::size_t range = ranges; range > 0; --range) begin[range] = begin[range - 1];  // each is now the end of its range
   begin[0] = 0;
   return -1;
 }

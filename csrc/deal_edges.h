@@ -1,4 +1,4 @@
-// The first step of a sort by destination that does not fit in memory: edges are dealt to ranges of consecutive destinations.
+// The first step of an external sort by destination: edges are grouped by ranges of consecutive destinations.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace khop {
 
-// Range r holds the destinations first + [r << shift, (r + 1) << shift). On return range r's edges are
-// order[begin[r], begin[r + 1]), in input order; begin has one entry more than there are ranges. Returns the position of the
-// first edge with a destination outside all ranges, and then nothing else of use; -1 where there is none.
+// Range r has the destinations first + [r << shift, (r + 1) << shift). On return, the edges of range r are
+// order[begin[r], begin[r + 1]), in input order; begin has ranges + 1 entries. Returns -1, or the position of the first edge with
+// a destination outside all ranges; the outputs are then undefined.
 template <class Id>
 std::int64_t deal_edges(std::span<const Id> destinations, std::int64_t first, int shift, std::span<std::int64_t> begin,
                         std::span<std::uint32_t> order);

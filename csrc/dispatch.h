@@ -1,4 +1,4 @@
-// Which instructions the kernels use. The choice changes how fast they are, never a bit of what they give.
+// Choice of the kernels' instruction set. It affects their speed, not their results.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@ namespace khop {
 
 enum class Level : std::size_t { plain, avx2, avx512 };
 
-// By the value of Level. Where the machine or the build lacks one, `supported` is false.
+// By the value of Level. `supported` is false if the machine or the build lacks it.
 struct LevelInfo {
   std::string_view name;
   bool supported;
 };
 std::span<const LevelInfo> dispatch_levels();
 
-// The widest that the machine has, until set_dispatch_level says otherwise, for all threads.
+// The level of all threads: the widest of the machine, unless set by set_dispatch_level.
 Level dispatch_level();
 
-// False, and nothing changes, for a name that is not a supported level.
+// Returns false, without effect, for a name that is not a supported level.
 bool set_dispatch_level(std::string_view name);
 
 }  // namespace khop

@@ -1,4 +1,4 @@
-// The draws of one row, for what the lanes of draw_rows.h do not take: many slots, or a degree of 2^20 and more.
+// The draws of one row, for rows that draw_rows.h does not support: many slots, or a degree of at least 2^20.
 #pragma once
 
 #include <bit>
@@ -10,16 +10,16 @@
 
 namespace khop {
 
-// Positions that a row has picked: open addressing over slots that hold position + 1, 0 for none.
+// The picked positions of a row: open addressing; a slot has position + 1, or 0 if it is empty.
 class PickSet {
  public:
-  // Empty, with room for so many.
+  // Removes all positions, and makes room for new ones.
   void reset(std::size_t picks) {
     slots_.assign(std::bit_ceil(2 * picks + 1), 0);
     shift_ = 64 - std::countr_zero(slots_.size());
   }
 
-  // False where it was there already.
+  // Returns false if the position is already there.
   bool insert(std::uint64_t pick) {
     std::size_t at = static_cast<std::size_t>((pick * 0x9E3779B97F4A7C15) >> shift_);
     for (; slots_[at] != 0; at = (at + 1) & (slots_.size() - 1)) {
@@ -34,7 +34,7 @@ class PickSet {
   int shift_ = 0;
 };
 
-// Floyd's picks of `fanout` out of more entries, in draw order; `taken` is scratch.
+// Floyd's picks of `fanout` from a row with more entries, in draw order; `taken` is scratch.
 inline void draw_distinct_alone(RowWords words, std::uint64_t degree, std::size_t fanout, PickSet& taken,
                                 std::vector<std::uint64_t>& picks) {
   taken.reset(fanout);
@@ -49,7 +49,7 @@ inline void draw_distinct_alone(RowWords words, std::uint64_t degree, std::size_
   }
 }
 
-// `fanout` picks with replacement out of at least one entry.
+// `fanout` picks with replacement from a row with at least one entry.
 inline void draw_repeated_alone(RowWords words, std::uint64_t degree, std::size_t fanout, std::vector<std::uint64_t>& picks) {
   picks.clear();
   for (std::size_t slot = 0; slot < fanout; ++slot) picks.push_back(words.below(degree, degree));

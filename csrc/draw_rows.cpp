@@ -7,7 +7,7 @@
 namespace khop {
 namespace {
 
-// One row at a time, in plain C++: what every machine can do.
+// One row at a time, in plain C++, for every machine.
 struct PlainLanes {
   static constexpr std::size_t kCount = 1;
   using Word = std::uint32_t;

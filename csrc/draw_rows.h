@@ -1,4 +1,4 @@
-// Draws for many rows at a time: one row per vector lane, the same bits on every machine.
+// Draws for many rows at a time, one row per vector lane; bit-identical on every machine.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 namespace khop {
 
 inline constexpr std::size_t kMaxRows = 64;    // a multiple of every lane count
-inline constexpr std::size_t kMaxFanout = 64;  // more slots than this are drawn row by row
+inline constexpr std::size_t kMaxFanout = 64;  // rows with more slots are drawn one by one
 
-// Rows of one chunk that need draws, each of a degree below kWideDegree. What lies behind `count` does not matter.
+// Rows of one chunk that need draws, each with a degree below kWideDegree. Entries after `count` are ignored.
 struct DrawRows {
   std::size_t count = 0;
   alignas(64) std::uint32_t key_low[kMaxRows] = {};
@@ -19,17 +19,17 @@ struct DrawRows {
   alignas(64) std::uint32_t degree[kMaxRows] = {};
 };
 
-// picks[slot * kMaxRows + row] becomes the position within the row that slot draws; fanout <= kMaxFanout; `picks` is aligned
-// to 64 bytes.
+// Writes the position in the row that a slot draws to picks[slot * kMaxRows + row]; fanout <= kMaxFanout; `picks` is aligned to 64
+// bytes.
 using DrawFunction = void (*)(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* picks);
 
 struct DrawFunctions {
   DrawFunction distinct;  // Floyd, every degree > fanout
   DrawFunction repeated;  // with replacement, every degree > 0
-  DrawFunction words;     // what they are made of: word number `slot` of each row
+  DrawFunction words;     // the random words: word number `slot` of each row
 };
 
-// Those of the current dispatch level.
+// The functions of the current dispatch level.
 const DrawFunctions& draw_functions();
 
 }  // namespace khop

@@ -1,4 +1,4 @@
-// Compiled with -mavx512f (CMakeLists.txt); run only where the processor has it.
+// Compiled with -mavx512f (CMakeLists.txt); run only on processors that have it.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -22,7 +22,7 @@ struct Avx512Lanes {
   static Word broadcast(std::uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
   static Word add(Word a, Word b) { return _mm512_add_epi32(a, b); }
   static Word exclusive_or(Word a, Word b) { return _mm512_xor_si512(a, b); }
-  // The instruction multiplies every other lane: once as they lie, once with the odd lanes moved down.
+  // The instruction multiplies every other lane: call it for the even lanes, then for the odd lanes moved down.
   static Product multiply(Word a, Word b) {
     const Word even = _mm512_mul_epu32(a, b);
     const Word odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));

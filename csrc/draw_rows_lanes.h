@@ -1,5 +1,5 @@
-// The draws of draw_rows.h over a type of vector lanes. Each translation unit that includes this compiles it for its own
-// instruction set, so everything is in an anonymous namespace and calls nothing that the linker could share.
+// The draws of draw_rows.h over a type of vector lanes. Each translation unit that includes this file compiles it for a different
+// instruction set, so everything is in an anonymous namespace and does not call functions that the linker could share.
 //
 // Lanes offers: kCount; Word (kCount 32-bit words); load, store, broadcast, add, exclusive_or; multiply -> {low, high} of the
 // 64-bit products; equal -> Mask; none; either; select(mask, a, b) = a where the mask is set.
@@ -43,7 +43,7 @@ inline void for_each_slot(const DrawRows& rows, std::size_t first, std::size_t f
   }
 }
 
-// Floyd: slot j draws t from the first d - k + j + 1 entries; if t is taken, the last of them, which cannot be.
+// Floyd's algorithm: slot j draws t from the first d - k + j + 1 entries; if t is taken, it takes the last one, which is free.
 template <class Lanes>
 void draw_distinct(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* picks) {
   for (std::size_t first = 0; first < rows.count; first += Lanes::kCount) {

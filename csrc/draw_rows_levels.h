@@ -1,4 +1,4 @@
-// The draws of draw_rows.h for instruction sets beyond the baseline. Defined where the compiler targets x86-64.
+// The draws of draw_rows.h for instruction sets beyond the baseline. Defined on x86-64.
 #pragma once
 
 #include "draw_rows.h"

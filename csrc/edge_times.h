@@ -1,4 +1,4 @@
-// When the edges of a graph were there, by its own columns: nothing derived is read.
+// Times of edges from the graph's columns, without derived data.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace khop {
 
-// A column of whole numbers of any width; empty: there is none.
+// An integer column of any width; empty: no column.
 class WholeNumbers {
  public:
   WholeNumbers() = default;
@@ -47,13 +47,13 @@ class WholeNumbers {
   bool is_signed_ = true;
 };
 
-// An edge was there at its own time, or at that of its source, or at the later of both.
+// The time of an edge is the edge's, its source's, or the later of both.
 struct EdgeTimes {
   WholeNumbers edges;    // one per edge
   WholeNumbers sources;  // one per source node
-  WholeNumbers indices;  // the source of each edge; read where sources have times
+  WholeNumbers indices;  // the source of each edge; read if sources have times
 
-  // The times, where they are of edges alone and of 64 bits; or null.
+  // The times, if only edges have times and these have 64 bits; else null.
   const std::int64_t* plain() const { return sources.size() == 0 ? edges.as_int64() : nullptr; }
 
   KHOP_INLINE void prefetch(std::int64_t edge) const {
@@ -64,7 +64,7 @@ struct EdgeTimes {
     if (sources.size() > 0) sources.prefetch(indices[edge]);
   }
 
-  // Of an edge in range. Throws DamagedArray for a source that is none.
+  // The time of an edge in range. Throws DamagedArray for an invalid source.
   KHOP_INLINE std::int64_t operator[](std::int64_t edge) const {
     const std::int64_t own = edges.size() > 0 ? edges[edge] : std::numeric_limits<std::int64_t>::min();
     return sources.size() > 0 ? std::max(own, of_source(edge)) : own;

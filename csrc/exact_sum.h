@@ -1,4 +1,4 @@
-// Sums of numbers and of their squares without rounding, so that neither the order nor the grouping of the numbers matters.
+// Exact sums of numbers and of their squares, independent of order and grouping.
 #pragma once
 
 #include <array>
@@ -7,13 +7,13 @@
 
 namespace khop {
 
-// An integer of so many 32-bit limbs, each with room for carries: the sum of limbs[i] * 2^(32 i).
+// An integer of 32-bit limbs with room for carries: the sum of limbs[i] * 2^(32 i).
 template <std::size_t limbs>
 class WideSum {
  public:
   __extension__ typedef unsigned __int128 Wide;
 
-  // Add or subtract value * 2^shift.
+  // Adds or subtracts value * 2^shift.
   void add(Wide value, int shift, bool is_negative) {
     if (++pending_ == kMostPending) carry();
     std::size_t at = static_cast<std::size_t>(shift) / 32;
@@ -28,7 +28,7 @@ class WideSum {
     }
   }
 
-  // Limbs in [0, 2^32), but the last, which has the sign.
+  // Limbs in [0, 2^32), except the last, which has the sign.
   const std::array<std::int64_t, limbs>& carried() {
     carry();
     return limbs_;
@@ -54,12 +54,12 @@ inline constexpr int kSquareShift = 2148;  // of squares: 2^-2148
 
 struct ExactSums {
   std::int64_t count = 0, missing = 0;  // missing: NaN
-  double minimum = 0, maximum = 0;      // where count > 0
+  double minimum = 0, maximum = 0;      // if count > 0
   WideSum<68> sum;                      // 2^1024 / 2^-1074 and 2^63 of them: 2161 bits
   WideSum<136> squares;                 // 4259 bits
 };
 
-// Add all numbers. Returns the position of the first infinite one, and then has added those before it; -1 where there is none.
+// Adds all numbers. Returns -1, or the position of the first infinite number, after adding the numbers before it.
 template <class Number>
 std::int64_t add_exactly(ExactSums& sums, std::span<const Number> numbers);
 

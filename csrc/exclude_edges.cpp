@@ -12,8 +12,8 @@ namespace {
 
 std::size_t hashed(std::uint64_t key, int shift) { return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15) >> shift); }
 
-// Which pairs are excluded: a bit per destination's hash, which spares most rows a further look, and the pairs by open
-// addressing, at most half full.
+// The excluded pairs: a bit per hash of a destination, which rules out most rows, and the pairs by open addressing, at most half
+// full.
 class PairTable {
  public:
   explicit PairTable(const NodePairs& pairs)
@@ -34,7 +34,7 @@ class PairTable {
  private:
   static constexpr std::int64_t kEmpty = -1;
 
-  // Where a pair is, or the empty slot where it belongs.
+  // The slot of a pair, or the empty slot for it.
   std::size_t slot_of(std::int64_t source, std::int64_t destination) const {
     const auto key = mix64(static_cast<std::uint64_t>(source)) ^ static_cast<std::uint64_t>(destination);
     std::size_t at = hashed(key, slot_shift_);
@@ -52,7 +52,7 @@ class PairTable {
   int has_shift_;
 };
 
-// Copies what is kept in runs as long as can be: most rows lose nothing.
+// Copies kept edges in runs of maximum length, because most rows keep all edges.
 template <class Index>
 class Copier {
  public:
@@ -75,7 +75,7 @@ class Copier {
  private:
   const DrawnEdges<Index>& drawn_;
   const KeptEdges<Index>& kept_;
-  std::int64_t begin_ = 0;  // of the run that is not copied yet
+  std::int64_t begin_ = 0;  // of the run to copy
   std::int64_t dropped_ = 0;
 };
 

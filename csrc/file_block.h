@@ -1,5 +1,4 @@
-// Memory of a file without a name. It counts as pages of a file: the system writes them to the disk, and drops them when it needs
-// memory.
+// Memory backed by an unnamed file. The system can write its pages to the disk and evict them when it needs memory.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +23,8 @@ class FileBlock {
   char* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
-  // Room for `bytes` bytes. New bytes are zero; the others keep their values, and may move. Space on the disk is taken at once, so
-  // that no later write can fail.
+  // Resizes to `bytes` bytes. New bytes are zero; others keep their values, and may move. Disk space is allocated immediately, so
+  // that later writes cannot fail.
   void resize(std::size_t bytes);
 
  private:

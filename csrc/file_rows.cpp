@@ -21,10 +21,10 @@
 namespace khop {
 namespace {
 
-constexpr std::int64_t kMostBytes = 1 << 17;  // of several rows in one read
+constexpr std::int64_t kMostBytes = 1 << 17;  // of several rows per read
 constexpr std::int64_t kPartRows = 64;        // fewer are not worth a thread
 
-// Rows [first, end) of the ids, whose bytes in the file are read at once.
+// Rows [first, end) of the ids, which are read together.
 struct Run {
   std::size_t first = 0;
   std::size_t end = 0;
@@ -63,7 +63,7 @@ void announce([[maybe_unused]] int file, [[maybe_unused]] const Run& run) {
 #endif
 }
 
-// Reads all bytes of a run; otherwise returns how many there are, with the error, or 0 at the end of the file.
+// Reads all bytes of a run; on failure, returns the number of bytes read, with the error, or 0 at the end of the file.
 std::int64_t read_bytes(int file, const Run& run, std::byte* to, int& error) {
   std::int64_t done = 0;
   error = 0;
@@ -113,7 +113,7 @@ class Reader {
   }
 
   bool fail(const Run& run, std::int64_t done, int error) {
-    const std::int64_t there = (run.offset + done - table_.first_byte) / table_.row_bytes;  // the first row that is not whole
+    const std::int64_t there = (run.offset + done - table_.first_byte) / table_.row_bytes;  // the first incomplete row
     const auto first = ids_.begin() + static_cast<std::ptrdiff_t>(run.first);
     const std::int64_t row = *std::lower_bound(first, ids_.begin() + static_cast<std::ptrdiff_t>(run.end), there);
     const std::lock_guard lock(mutex_);

@@ -13,14 +13,14 @@
 namespace khop {
 namespace {
 
-constexpr std::int64_t kAhead = 16;           // rows fetched before they are copied
-constexpr std::int64_t kFetchedBytes = 1024;  // of a row; behind them the machine sees where it goes on by itself
-constexpr std::int64_t kBlockIds = 4096;      // of which every column is gathered before the next ones are read
+constexpr std::int64_t kAhead = 16;           // prefetched rows
+constexpr std::int64_t kFetchedBytes = 1024;  // of a row; the hardware prefetches the rest
+constexpr std::int64_t kBlockIds = 4096;      // ids per block; every column is gathered for a block
 constexpr std::int64_t kPartBytes = 1 << 18;  // less is not worth a thread
 constexpr std::int64_t kLeastInGroups = 16;   // numbers in a row
-constexpr int kDiskThreads = 8;               // at least; they wait for the disk, not for a core
+constexpr int kDiskThreads = 8;               // at least, because they wait for the disk, not for a core
 
-// Where the i-th row to be read lies: in a table, by its id.
+// Locates the i-th row in a table, by its id.
 struct ById {
   const std::byte* table;
   std::int64_t row_bytes;
@@ -29,14 +29,14 @@ struct ById {
   KHOP_INLINE const std::byte* operator()(std::int64_t i) const { return table + ids[i] * row_bytes; }
 };
 
-// The same where that has been looked up.
+// The same for rows that have been looked up.
 struct ByAddress {
   const std::byte* const* rows;
 
   KHOP_INLINE const std::byte* operator()(std::int64_t i) const { return rows[i]; }
 };
 
-// Fetches the row that is kAhead behind row `i`.
+// Prefetches row `i` + kAhead.
 template <class Where>
 KHOP_INLINE void prefetch_ahead(const Where& where, std::int64_t row_bytes, std::int64_t i, std::int64_t count) {
   if (i + kAhead >= count) return;
@@ -54,7 +54,7 @@ struct Copy {
   }
 };
 
-// From and To say how many numbers are read at a time; the last ones of a row are moved back to end with it.
+// From and To have the group size; the last group of a row is moved back to end with the row.
 template <class T, class From, class To>
 struct Widen {
   template <class Where>
@@ -92,7 +92,7 @@ void widen_block(const GatherColumn& column, Where where, std::int64_t count, st
   widen<T>(where, column.width, count, column.scales, static_cast<float*>(column.out) + first * column.width);
 }
 
-// Reads rows, which are rows `first` and following of the output.
+// Reads rows into rows `first`, `first` + 1, ... of the output.
 template <class Where>
 void read_block(const GatherColumn& column, Where where, std::int64_t count, std::int64_t first) {
   switch (column.kind) {
@@ -114,13 +114,13 @@ std::int64_t row_bytes_of(const GatherColumn& column) {
   return column.width * (is_half ? 2 : 1);
 }
 
-// Where the rows of `ids` lie in a table that lies in pieces.
+// Locates the rows of `ids` in a table of several pieces.
 void locate(const GatherColumn& column, std::int64_t row_bytes, std::span<const std::int64_t> ids, const std::byte** rows) {
   const std::vector<Piece>& pieces = column.pieces;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto after = std::upper_bound(pieces.begin(), pieces.end(), ids[i],
                                         [](std::int64_t id, const Piece& piece) { return id < piece.first; });
-    const Piece& piece = *(after - 1);  // of pieces without rows that begin alike the last one, which has some
+    const Piece& piece = *(after - 1);  // of pieces with equal begins, the last one has rows
     rows[i] = static_cast<const std::byte*>(piece.rows) + (ids[i] - piece.first) * row_bytes;
   }
 }
@@ -129,7 +129,7 @@ bool reads_sparsely(const GatherColumn& column) {
   return std::ranges::any_of(column.pieces, [](const Piece& piece) { return has_sparse_reads(piece.rows); });
 }
 
-// The rows of `ids`, kBlockIds at the most, which are rows `first` and following of the output.
+// Gathers the rows of `ids`, at most kBlockIds, into rows `first`, `first` + 1, ... of the output.
 void gather_block(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
   const std::int64_t row_bytes = row_bytes_of(column);
   if (row_bytes == 0) return;

@@ -8,27 +8,27 @@
 
 namespace khop {
 
-// Some rows of a table that lies in pieces: from `first` on, up to those of the next piece.
+// A piece of a table: the rows from `first` up to the first of the next piece.
 struct Piece {
   const void* rows = nullptr;
   std::int64_t first = 0;
 };
 
-// One of several columns that are gathered by the same ids.
+// One of several columns to gather by the same ids.
 struct GatherColumn {
-  enum class Kind { bytes, float16, bfloat16, int8, uint8 };  // copied as they are, or to float32
+  enum class Kind { bytes, float16, bfloat16, int8, uint8 };  // copied unchanged, or converted to float32
 
   Kind kind = Kind::bytes;
-  std::vector<Piece> pieces;      // of the table, one at least; the first one's rows begin with 0
+  std::vector<Piece> pieces;      // of the table, at least one; the first one begins with row 0
   std::int64_t width = 0;         // of a row: bytes, or numbers
   const float* scales = nullptr;  // or none
-  std::int64_t count = 0;         // only the first so many ids
+  std::int64_t count = 0;         // use only the first `count` ids
   void* out = nullptr;
 };
 
-// out[i] = table[ids[i]] for each column, in one pass over the ids, which are in range; out does not overlap the table. Numbers
-// become float32 exactly, each multiplied by its column's scale where there are scales. Rows that are read sparsely from a file
-// (memory.h) are requested a block at a time, on at least 8 threads.
+// out[i] = table[ids[i]] for each column, in one pass over the ids, which must be in range; out must not overlap the table.
+// Conversion to float32 is exact; values are multiplied by the scales, if given. Sparsely read rows of files (memory.h) are
+// prefetched by blocks, on at least 8 threads.
 void gather_columns(std::span<const GatherColumn> columns, std::span<const std::int64_t> ids, int threads);
 
 }  // namespace khop

@@ -1,4 +1,4 @@
-// An array of trivial T that grows at its end without a second copy: the system moves the pages of a large block.
+// A growing array of trivial T. Large arrays grow without a copy: the system moves their pages.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class GrowingArray {
   std::size_t bytes() const { return capacity_ * sizeof(T); }
   const T& operator[](std::size_t at) const { return data_[at]; }
 
-  // Room for `count` entries in all. Throws std::bad_alloc.
+  // Reserves `count` entries in total. Throws std::bad_alloc.
   void reserve(std::size_t count) {
     if (count <= capacity_) return;
     const std::size_t wanted = std::max(count, capacity_ + capacity_ / 4 + 64);
@@ -38,7 +38,7 @@ class GrowingArray {
     capacity_ = wanted;
   }
 
-  // From now on the entries are in a file of a folder. Throws std::system_error, and nothing has moved then.
+  // Moves the entries to a file in a folder. Without effect if it throws std::system_error.
   void move_to(const std::string& folder) {
     FileBlock file(folder);
     file.resize(std::max<std::size_t>(1, capacity_) * sizeof(T));

@@ -1,4 +1,4 @@
-// The rows of a hop: which entries of the graph each frontier row draws from.
+// The rows of a hop: the graph's entries from which each frontier row draws.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace khop {
 
-// Throws std::invalid_argument for a frontier node that is no row of the graph.
+// Throws std::invalid_argument for a frontier node that is not a row of the graph.
 template <class Index>
 void check_nodes(const Csc<Index>& graph, std::span<const std::int64_t> nodes) {
   const auto rows = static_cast<std::uint64_t>(graph.rows());
-  std::uint64_t largest = 0;  // negative nodes are higher than all others
+  std::uint64_t largest = 0;  // negative nodes are greater than all others
   for (const std::int64_t node : nodes) largest = std::max(largest, static_cast<std::uint64_t>(node));
   if (nodes.empty() || largest < rows) return;
   const auto stranger = std::ranges::find_if(nodes, [&](std::int64_t node) { return static_cast<std::uint64_t>(node) >= rows; });
@@ -41,7 +41,7 @@ template <class Index>
   throw std::invalid_argument("range in " + row + problem);
 }
 
-// Frontier row i: its range, where the request has ranges, else the whole row of its node.
+// The range of frontier row i if the request has ranges, else the whole row of its node.
 template <class Index>
 Row row_at(const Csc<Index>& graph, const HopRequest& request, std::int64_t i) {
   const std::int64_t node = request.nodes.data()[i];
@@ -59,10 +59,10 @@ inline bool takes_whole_row(const HopRequest& request, std::int64_t degree) {
   return request.replacement == Replacement::without ? degree <= request.fanout : degree == 0;
 }
 
-// Edges that frontier rows [first, last) draw; where weights may be zero, at most.
+// The number of edges that frontier rows [first, last) draw; an upper bound if weights may be zero.
 template <class Index>
 std::int64_t count_edges(const Csc<Index>& graph, const HopRequest& request, std::int64_t first, std::int64_t last) {
-  constexpr std::int64_t ahead = 32;  // rows whose pointers are fetched ahead
+  constexpr std::int64_t ahead = 32;  // rows whose pointers are prefetched
   const std::int64_t* const nodes = request.nodes.data();
   std::int64_t edges = 0;
   for (std::int64_t i = first; i < last; ++i) {

@@ -1,5 +1,5 @@
-// The hash of strings is after wyhash (Wang Yi), with its constants: a multiplication of 64 x 64 bits for each 16 bytes.
-// Keys are taken in batches: first all hashes, then all slots, then all keys, each requested from memory a batch ahead.
+// The hash of strings follows wyhash (Wang Yi), with its constants: a multiplication of 64 x 64 bits per 16 bytes.
+// Keys are processed in batches: first all hashes, then all slots, then all keys, each prefetched a batch ahead.
 #include "id_table.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ std::size_t slots_for(std::int64_t keys) {
   return slots;
 }
 
-// The word of a slot, of which `kIdBits` bits are an id + 1.
+// The word of a slot; `kIdBits` of its bits are the id + 1.
 template <int kIdBits>
 struct Slot {
   static constexpr std::uint64_t kIdMask = (std::uint64_t{1} << kIdBits) - 1;
@@ -125,7 +125,7 @@ void IdTable<Pool, kIdBits>::spill_beyond(std::size_t bytes, std::string folder)
   folder_ = std::move(folder);
 }
 
-// Moves to files if the memory of the table, with a new array of `slots` slots and keys that have grown, is beyond the limit.
+// Moves to files if the table with a new array of `slots` slots and its keys exceeds the memory limit.
 template <class Pool, int kIdBits>
 void IdTable<Pool, kIdBits>::spill_above(std::size_t slots) {
   const std::size_t needed = (slots_.size() + slots) * sizeof(std::uint64_t) + pool_.bytes() + pool_.bytes() / 4;
@@ -136,7 +136,7 @@ void IdTable<Pool, kIdBits>::spill_above(std::size_t slots) {
   is_spilled_ = true;
 }
 
-// Puts all keys of the pool into slots that are empty.
+// Inserts all keys of the pool into empty slots.
 template <class Pool, int kIdBits>
 void IdTable<Pool, kIdBits>::put_all() {
   std::array<std::uint64_t, kBatch> hashes;
@@ -154,7 +154,7 @@ void IdTable<Pool, kIdBits>::put_all() {
   }
 }
 
-// True if the slot holds the id of `key`, which has this hash.
+// True if the slot has the id of `key`, whose hash is given.
 template <class Pool, int kIdBits>
 template <class Key>
 bool IdTable<Pool, kIdBits>::is_key(std::uint64_t slot, std::uint64_t hash, const Key& key) const {
@@ -185,7 +185,7 @@ void IdTable<Pool, kIdBits>::insert_all(Keys keys, Fn&& on_key) {
       slots_[at] = Slot<kIdBits>::of(hashes[i], size_++);
     }
   }
-  spill_above(0);  // the last keys may have passed the limit
+  spill_above(0);  // the last keys may have exceeded the limit
 }
 
 template <class Pool, int kIdBits>
@@ -228,7 +228,7 @@ void IdTable<Pool, kIdBits>::find(Keys keys, std::span<std::int64_t> ids) const 
       const auto key = keys[first + i];
       std::uint64_t at = places[i];
       while (slots_[at] != 0 && !is_key(slots_[at], hashes[i], key)) at = (at + 1) & mask_;
-      ids[static_cast<std::size_t>(first + i)] = Slot<kIdBits>::id(slots_[at]);  // an empty slot holds 0, the id -1
+      ids[static_cast<std::size_t>(first + i)] = Slot<kIdBits>::id(slots_[at]);  // an empty slot is 0, the id -1
     }
   }
 }

@@ -12,12 +12,12 @@
 
 namespace khop {
 
-// Throws std::invalid_argument unless offsets ascend within [0, bytes], and there is at least one.
+// Throws std::invalid_argument unless there is at least one offset, and offsets ascend within [0, bytes].
 void check_offset_span(std::span<const std::int64_t> offsets, std::size_t bytes);
 
-// Strings end to end: string i is bytes[offsets[i], offsets[i + 1]). Offsets are checked by the caller.
+// Concatenated strings: string i is bytes[offsets[i], offsets[i + 1]). The caller checks the offsets.
 struct TextKeys {
-  std::span<const std::int64_t> offsets;  // one more than strings
+  std::span<const std::int64_t> offsets;  // strings + 1
   const char* bytes = nullptr;
 
   std::int64_t size() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
@@ -37,7 +37,7 @@ struct IntegerKeys {
 std::uint64_t key_hash(std::string_view key);
 std::uint64_t key_hash(std::int64_t key);
 
-// part[i] = which of 2^bits parts key i belongs to, by the bits of its hash that follow the first `skip`.
+// part[i] = the part of key i among 2^bits, by the bits of its hash after the first `skip`.
 template <class Keys>
 void key_parts(Keys keys, int skip, int bits, std::span<std::uint8_t> part);
 
@@ -77,8 +77,8 @@ class IntegerPool {
   GrowingArray<std::int64_t> values_;
 };
 
-// Open addressing: a slot is 24 bits of the key's hash and 40 bits of its id + 1, or 0. Several threads may find at once, while
-// none adds. Adding throws std::length_error beyond kMost keys.
+// Open addressing: a slot has 24 bits of the key's hash and 40 bits of its id + 1, or is 0. Lookups are thread-safe while no keys
+// are added. Adding throws std::length_error beyond kMost keys.
 template <class Pool, int kIdBits = 40>
 class IdTable {
  public:
@@ -91,12 +91,12 @@ class IdTable {
   std::size_t bytes() const { return slots_.size() * sizeof(std::uint64_t) + pool_.bytes(); }
   const Pool& pool() const { return pool_; }
 
-  // Before the table takes more memory than `bytes`, it moves to files in `folder`, and grows there. Adding then throws
-  // std::system_error where the disk is full.
+  // Before the table takes more memory than `bytes`, it moves to files in `folder`. Adding then throws std::system_error if the disk
+  // is full.
   void spill_beyond(std::size_t bytes, std::string folder);
   bool is_spilled() const { return is_spilled_; }
 
-  // Key i gets the id size() + i. Stops at the first key that is in the table already and returns its position; -1 where none is.
+  // Key i gets the id size() + i. Stops at the first key that is already in the table and returns its position, or -1.
   std::int64_t append(Keys keys);
 
   // ids[i] = the id of key i. New keys are added.

@@ -33,7 +33,7 @@ struct Fixed {
 
 std::int64_t insert_rows(const std::byte* table, std::int64_t rows, std::size_t width, std::span<const std::int64_t> at,
                          const std::byte* added, std::byte* out) {
-  switch (width) {  // of ids and times: a copy of a known size is one instruction
+  switch (width) {  // of ids and times: a copy of constant size is one instruction
     case 2:
       return insert(table, rows, Fixed<2>{}, at, added, out);
     case 4:

@@ -1,4 +1,4 @@
-// Rows of a table with others put between them.
+// Insertion of rows into a table.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,8 @@
 
 namespace khop {
 
-// Copies `rows` rows of `width` bytes to `out`, with row i of `added` before row at[i] of the table, and after the added rows
-// before it. Returns -1, or the first i where at[i] is less than the one before it or not in [0, rows]; then `out` holds
-// nothing of use.
+// Copies `rows` rows of `width` bytes to `out`, with row i of `added` before row at[i] of the table, after earlier added rows.
+// Returns -1, or the first i for which at[i] is less than at[i - 1] or not in [0, rows]; `out` is then undefined.
 std::int64_t insert_rows(const std::byte* table, std::int64_t rows, std::size_t width, std::span<const std::int64_t> at,
                          const std::byte* added, std::byte* out);
 

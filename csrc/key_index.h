@@ -1,4 +1,4 @@
-// An index of keys that lies in files: keys in the order of their ids, and the ids by bucket of the key's XXH64.
+// An index of keys in files: keys in the order of their ids, and the ids by bucket of the key's XXH64.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace khop {
 std::uint64_t key_digest(std::string_view key);
 std::uint64_t key_digest(std::int64_t key);
 
-// Key i belongs to the bucket of the first `bits` bits of its digest; its tag is the last 16.
+// The bucket of key i is the first `bits` bits of its digest; its tag is the last 16 bits.
 template <class Keys>
 void key_buckets(Keys keys, int bits, std::span<std::int64_t> bucket, std::span<std::int16_t> tag);
 
-// Bucket b holds the ids and tags at positions buckets[b] to buckets[b + 1] - 1.
+// Bucket b has the ids and tags at positions buckets[b] to buckets[b + 1] - 1.
 template <class Id>
 struct KeyIndex {
   int bits;
@@ -27,8 +27,7 @@ struct KeyIndex {
   std::span<const std::int16_t> tags;
 };
 
-// found[i] = the id of wanted key i, -1 where no stored key equals it. Throws DamagedArray for files that no index has: nothing is
-// read outside of them.
+// found[i] = the id of wanted key i, or -1 if it is not stored. Throws DamagedArray for invalid files; never reads out of bounds.
 template <class Id, class Keys>
 void find_keys(const KeyIndex<Id>& index, Keys stored, std::size_t stored_bytes, Keys wanted, std::span<std::int64_t> found);
 

@@ -10,7 +10,7 @@ std::size_t known_edges(const NodeIndex& index, const EdgeRows<Id>& rows, const 
   for (std::size_t row = 0; row + 1 < rows.offsets.size(); ++row) {
     const auto last = static_cast<std::size_t>(rows.offsets[row + 1]);
     for (auto i = static_cast<std::size_t>(rows.offsets[row]); i < last; ++i) {
-      // No branch: whether a neighbor is known is a coin toss.
+      // Without a branch, which would be unpredictable.
       const std::int32_t local = output.local[i];
       output.local[kept] = local;
       output.edges[kept] = rows.edges[i];

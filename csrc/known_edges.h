@@ -1,4 +1,4 @@
-// Of many edges, those whose source is among the nodes of a batch.
+// Selection of the edges whose source is a node of a batch.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ struct EdgeRows {
 };
 
 struct KnownEdges {
-  std::int64_t* offsets;  // as many as came in
-  std::int32_t* local;    // the sources' local ids; room for as many as came in
-  std::int64_t* edges;    // the same room
+  std::int64_t* offsets;  // as many as in the input
+  std::int32_t* local;    // the sources' local ids; room for all input edges
+  std::int64_t* edges;    // the same size
 };
 
-// Keeps rows and their order and returns the number of edges. The caller has checked offsets and lengths. Throws std::invalid_argument
-// where a source is not a node of the index's graph.
+// Keeps rows and their order and returns the number of edges. The caller has checked offsets and lengths. Throws
+// std::invalid_argument for a source that is not a node of the index's graph.
 template <class Id>
 std::size_t known_edges(const NodeIndex& index, const EdgeRows<Id>& rows, const KnownEdges& output);
 

@@ -1,4 +1,4 @@
-// How often each label occurs among a few: a hash table that is emptied in the time it took to fill.
+// Counts of a few labels: a hash table whose clearing takes as long as its filling.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class LabelCounts {
 
   std::int64_t count(std::uint64_t label) const { return slots_.empty() ? 0 : slots_[place(label)].count; }
 
-  // fn(label, count), in no order that means anything.
+  // fn(label, count), in arbitrary order.
   template <class Fn>
   void each(Fn&& fn) const {
     for (const std::size_t slot : used_) fn(slots_[slot].label, slots_[slot].count);

@@ -21,7 +21,7 @@ constexpr int kHugePages = MADV_HUGEPAGE;
 constexpr int kHugePages = MADV_NORMAL;
 #endif
 
-// A kernel that refuses changes nothing.
+// Without effect if the kernel refuses.
 void advise(void* data, std::size_t bytes, int advice) noexcept { static_cast<void>(madvise(data, bytes, advice)); }
 
 char* map_pages(std::size_t bytes) {
@@ -39,7 +39,7 @@ std::uintptr_t system_page() {
   return bytes;
 }
 
-// The whole pages of a piece of memory.
+// The complete pages within a range of memory.
 std::span<char> pages_within(const void* data, std::size_t bytes) {
   const std::size_t before = to_next(data, kPageBytes);
   if (bytes < before + kPageBytes) return {};
@@ -49,7 +49,7 @@ std::span<char> pages_within(const void* data, std::size_t bytes) {
 std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
 struct SparseRanges {
-  std::atomic<std::size_t> count = 0;  // most processes have none, and take no lock
+  std::atomic<std::size_t> count = 0;  // 0 in most processes, which then do not lock
   std::shared_mutex mutex;
   std::map<std::uintptr_t, std::size_t> sizes;  // by address
 };
@@ -64,7 +64,7 @@ SparseRanges& sparse_ranges() {
 void* map_memory(std::size_t bytes) {
   bytes = std::max(kPageBytes, whole_pages(bytes));
   if (bytes < kHugePageBytes) return map_pages(bytes);
-  // Only an aligned huge page can be huge: map one more and give back what lies before and behind.
+  // Huge pages must be aligned: map one more and unmap the excess on both sides.
   char* const base = map_pages(bytes + kHugePageBytes);
   const std::size_t before = to_next(base, kHugePageBytes), behind = kHugePageBytes - before;
   char* const data = base + before;
@@ -118,7 +118,7 @@ void request_rows(std::span<const std::byte* const> rows, std::int64_t row_bytes
   for (std::size_t at = 0; at < starts.size();) {
     const std::uintptr_t first = starts[at] / page;
     std::uintptr_t last = first;
-    // Rows whose pages touch are one request.
+    // Rows on adjacent pages are one request.
     for (; at < starts.size() && starts[at] / page <= last + 1; ++at) {
       last = std::max(last, (starts[at] + static_cast<std::uintptr_t>(row_bytes) - 1) / page);
     }

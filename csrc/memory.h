@@ -1,4 +1,4 @@
-// Memory straight from the system, for arrays that live long or are large.
+// Memory mapped from the system, for long-lived or large arrays.
 #pragma once
 
 #include <cstddef>
@@ -12,30 +12,30 @@ namespace khop {
 inline constexpr std::size_t kPageBytes = std::size_t{1} << 16;  // a multiple of the pages of every machine
 inline constexpr std::size_t kHugePageBytes = std::size_t{1} << 21;
 
-// Zeroed pages that take no memory until they are written; huge ones, suitably aligned, where the kernel grants them and
-// `bytes` is large enough. Throws std::bad_alloc.
+// Zeroed pages that do not take memory until they are written; aligned huge pages if the kernel grants them and `bytes` is large
+// enough. Throws std::bad_alloc.
 void* map_memory(std::size_t bytes);
-void unmap_memory(void* data, std::size_t bytes) noexcept;  // as many as were mapped
+void unmap_memory(void* data, std::size_t bytes) noexcept;  // `bytes` as mapped
 
-// Advice to the kernel about memory that is read at random. Where it refuses, nothing changes. Call these before the first access.
+// Advice to the kernel about memory that is read at random, without effect if it refuses. Call before the first access.
 //
-// Back the memory by huge pages: page tables are half the cost of a random read.
+// Requests huge pages: page tables are half the cost of a random read.
 void expect_random_access(const void* data, std::size_t bytes) noexcept;
 
-// Read all of a mapped file in the background, beginning now.
+// Starts reading a mapped file in the background.
 void read_in_background(const void* data, std::size_t bytes) noexcept;
 
-// Read no more of a mapped file than the pages that are touched: by default the kernel reads megabytes around each. The range is
-// remembered until forget_sparse_reads, so that gathering requests its rows ahead; threads may ask meanwhile.
+// Reads only the accessed pages of a mapped file: by default the kernel reads megabytes around each. The range is recorded until
+// forget_sparse_reads, so that gathers prefetch its rows; threads may query it meanwhile.
 void expect_sparse_reads(const void* data, std::size_t bytes);
 void forget_sparse_reads(const void* data) noexcept;
-bool has_sparse_reads(const void* data) noexcept;  // an address within such a range
+bool has_sparse_reads(const void* data) noexcept;  // true for an address within such a range
 
-// Start reading the pages of rows of a mapped file, in the order of the file, and return without waiting for the disk.
-// Rows are `row_bytes` long, and begin at `rows`.
+// Prefetches the pages of rows of a mapped file, in the order of the file, without waiting for the disk. Rows have `row_bytes`
+// bytes and begin at `rows`.
 void request_rows(std::span<const std::byte* const> rows, std::int64_t row_bytes);
 
-// An array of trivial T that starts as zeros.
+// A zero-initialized array of trivial T.
 template <class T>
 class ZeroedArray {
  public:

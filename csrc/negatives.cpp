@@ -18,7 +18,7 @@ bool is_below(std::int64_t value, std::int64_t limit) {
   return static_cast<std::uint64_t>(value) < static_cast<std::uint64_t>(limit);
 }
 
-// Weights of candidates, as numbers of a line on which candidate r lies from before(r) to before(r + 1).
+// Weights of candidates as intervals on a line: candidate r covers before(r) to before(r + 1).
 class Line {
  public:
   explicit Line(const Candidates& candidates) : before_(candidates.weights_before) {}
@@ -29,7 +29,7 @@ class Line {
     return before_[static_cast<std::size_t>(rank)];
   }
 
-  // The candidate at a point of the line. Those of no weight lie nowhere.
+  // The candidate at a point of the line. Candidates of weight 0 have empty intervals.
   std::int64_t at(std::int64_t point) const {
     if (before_.empty()) return point;
     return std::upper_bound(before_.begin(), before_.end(), point) - before_.begin() - 1;
@@ -39,7 +39,7 @@ class Line {
   std::span<const std::int64_t> before_;
 };
 
-// A source's partners below a limit, cut out of the line.
+// A source's partners below a limit, removed from the line.
 template <class Index>
 class Gaps {
  public:
@@ -59,16 +59,16 @@ class Gaps {
     if (!partners.weights_before.empty()) weights_before_ = partners.weights_before.subspan(begin, ranks_.size());
   }
 
-  // The weight of all partners.
+  // The total weight of the partners.
   std::int64_t total() const {
     if (ranks_.empty() || weights_before_.empty()) return static_cast<std::int64_t>(ranks_.size());
     const std::int64_t last = ranks_.back();
     return weights_before_.back() + line_.before(last + 1) - line_.before(last);
   }
 
-  // The point of the line where `free` of the weight before it belongs to no partner.
+  // The point of the line with a weight of `free` before it that is not a partner's.
   std::int64_t point(std::int64_t free) const {
-    std::size_t low = 0, high = ranks_.size();  // how many partners lie before the point
+    std::size_t low = 0, high = ranks_.size();  // the number of partners before the point
     while (low < high) {
       const std::size_t middle = low + (high - low) / 2;
       if (line_.before(ranks_[middle]) - before(middle) > free) {

@@ -1,4 +1,4 @@
-// Node ids of one batch -> consecutive local ids, in first-seen order.
+// Mapping of the node ids of a batch to consecutive local ids, in first-seen order.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 
 namespace khop {
 
-// Over one kind of table. Ids are in range already.
+// Over one kind of table. Ids must be in range.
 template <class Slots>
 class SlotIndex {
  public:
   SlotIndex(std::size_t num_nodes, std::uint32_t base) : base_(base), slots_(num_nodes) {}
 
-  // Room and stamps for `most` nodes in all. Throws std::invalid_argument where these are 2^31 or more.
+  // Reserves room and stamps for `most` nodes in total. Throws std::invalid_argument for 2^31 or more.
   void reserve(std::size_t most);
   // After reserve().
   template <class Id>
@@ -36,34 +36,34 @@ class SlotIndex {
  private:
   std::uint32_t base_;
   std::size_t count_ = 0;
-  std::vector<typename Slots::Key> nodes_;  // count_ in use, the rest is room
+  std::vector<typename Slots::Key> nodes_;  // the first count_ are in use
   Slots slots_;
 };
 
-// Not thread-safe: one per worker. Memory is kept over clear(), so that a warm index allocates nothing.
+// Not thread-safe: one per worker. clear() keeps memory, so reusing an index avoids allocations.
 class NodeIndex {
  public:
   // Graphs of up to this many nodes get a dense table (4 bytes each); larger ones a hash table that grows with the batch.
   static constexpr std::int64_t kDenseNodes = std::int64_t{1} << 22;
 
-  // Throws std::invalid_argument for a negative number of nodes. `base` is the first stamp, not 0; only tests of what happens when stamps run out give another than 1.
+  // Throws std::invalid_argument for a negative number of nodes. `base` is the first stamp, not 0; only tests of the end of the
+  // stamps pass a value other than 1.
   explicit NodeIndex(std::int64_t num_nodes, std::uint32_t base = 1);
 
-  // local[i] becomes the local id of ids[i]. Throws std::invalid_argument, before anything is inserted, where an id is out
-  // of range or where there would be 2^31 nodes or more.
+  // local[i] becomes the local id of ids[i]. Throws std::invalid_argument, before inserting, for an id out of range and for 2^31 or
+  // more nodes.
   template <class Id>
   void insert(std::span<const Id> ids, std::int32_t* local);
 
-  // As insert, in parts that the caller makes: room for `more` ids, then ids that are in range. Throws as insert does for their number.
+  // Like insert, in two steps: room for `more` ids, then ids in range. Throws like insert for too many nodes.
   void reserve(std::size_t more);
   void insert_in_range(std::span<const std::int64_t> ids, std::int32_t* local);
 
-  // local[i] becomes the local id of ids[i], or -1 where that was not inserted. Throws std::invalid_argument where an id is out
-  // of range.
+  // local[i] becomes the local id of ids[i], or -1 if it was not inserted. Throws std::invalid_argument for an id out of range.
   template <class Id>
   void find(std::span<const Id> ids, std::int32_t* local) const;
 
-  // Forgets every node in O(1).
+  // Removes all nodes in O(1).
   void clear();
 
   std::size_t size() const;
@@ -73,7 +73,7 @@ class NodeIndex {
     visit_nodes(start, [output](std::size_t i, std::int64_t node) { output[i] = node; });
   }
 
-  // fn(i, node) for them, i from 0 on.
+  // fn(i, node) for them, with i from 0.
   template <class Fn>
   void visit_nodes(std::size_t start, const Fn& fn) const {
     std::visit(

@@ -1,7 +1,7 @@
 // Tables from node ids to local ids, for node_index.h.
 //
-// A slot holds a stamp = base + local id. Raising the base above every stamp in use empties all slots at once: a slot below the
-// base counts as empty. Stamps have 32 bits; who hands out the base refills the table before they run out.
+// A slot has a stamp = base + local id. Increasing the base beyond every stamp in use clears all slots at once: slots below the
+// base count as empty. Stamps have 32 bits; the owner of the base refills the table before they run out.
 #pragma once
 
 #include <algorithm>
@@ -28,16 +28,16 @@ class DenseSlots {
 
   explicit DenseSlots(std::size_t num_nodes) : stamps_(num_nodes) {}
 
-  // Gives ids their local ids, new ones from `count` on, and appends these to `nodes`, which has room for one more than will
-  // be in use. Returns the new count.
+  // Writes the local ids of ids, new ones from `count` on, and appends new ids to `nodes`, which must have room for one more than
+  // will be in use. Returns the new count.
   template <class Id>
   std::size_t insert(std::span<const Id> ids, std::uint32_t base, std::size_t count, Key* nodes, std::int32_t* local) {
     std::uint32_t* const stamps = stamps_.data();
     auto next = static_cast<std::uint32_t>(count);
     const auto insert_one = [&](std::size_t i) {
       const auto node = static_cast<std::size_t>(ids[i]);
-      // No branch on "seen before": it is a coin toss, and a wrong guess costs more than two stores. A stamp below the base
-      // becomes a number above every local id. GCC would branch around the store of a stamp that is there already.
+      // No branch on "seen before": it is unpredictable, and a misprediction costs more than two stores. A stamp below the base
+      // becomes a number greater than every local id. GCC would branch around the store of an equal stamp.
       const std::uint32_t found = stamps[node] - base;
       std::uint32_t place = std::min(found, next);
       asm("" : "+r"(place));
@@ -56,7 +56,7 @@ class DenseSlots {
     return next;
   }
 
-  // The local ids of ids; -1 of those that have none.
+  // Writes the local ids of ids, or -1.
   template <class Id>
   void find(std::span<const Id> ids, std::uint32_t base, std::int32_t* local) const {
     const std::uint32_t* const stamps = stamps_.data();
@@ -67,7 +67,7 @@ class DenseSlots {
     }
   }
 
-  // Empties the table, then stamps `nodes` from `base` on.
+  // Clears the table, then stamps `nodes` from `base` on.
   void refill(std::span<const Key> nodes, std::uint32_t base) {
     stamps_ = ZeroedArray<std::uint32_t>(stamps_.size());
     for (const Key node : nodes) stamps_[node] = base++;
@@ -77,13 +77,13 @@ class DenseSlots {
   ZeroedArray<std::uint32_t> stamps_;
 };
 
-// Keys and stamps of a line of memory, the ones in use first.
+// Keys and stamps in one cache line, used entries first.
 template <class Key>
 struct alignas(64) Bucket {
   static constexpr std::size_t kWidth = sizeof(Key) == 4 ? 8 : 4;
   static constexpr std::uint32_t kAll = (1U << kWidth) - 1;
 
-  // Bit i is set where entry i is in use, and where it is that of the key.
+  // Bit i of each result: entry i is in use; entry i has the key.
   struct Bits {
     std::uint32_t used, found;
   };
@@ -105,7 +105,7 @@ struct alignas(64) Bucket {
     } else {
       const __m128i wanted = _mm_set1_epi64x(static_cast<long long>(key));
       const auto equal = [&](std::size_t from) { return _mm_cmpeq_epi64(load(keys + from), wanted); };
-      const __m128i both = _mm_packs_epi32(used(0), _mm_packs_epi32(equal(0), equal(2)));  // an equal key has two lanes of 16 bits
+      const __m128i both = _mm_packs_epi32(used(0), _mm_packs_epi32(equal(0), equal(2)));  // an equal key sets two 16-bit lanes
       const auto bits = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(both, both)));
       return {bits & kAll, bits & bits >> kWidth & kAll};
     }
@@ -123,7 +123,7 @@ struct alignas(64) Bucket {
   std::uint32_t stamps[kWidth];
 };
 
-// Buckets, of which a key that finds its own full takes the next; at most half full. Grows with the batch, whatever the graph's size.
+// Buckets with linear probing, at most half full. Grows with the batch, regardless of the graph's size.
 template <class NodeKey>
 class HashSlots {
  public:
@@ -131,7 +131,7 @@ class HashSlots {
 
   explicit HashSlots(std::size_t /*num_nodes*/) : buckets_(4 * kBlock / Bucket<Key>::kWidth) {}
 
-  // As DenseSlots::insert.
+  // Like DenseSlots::insert.
   template <class Id>
   std::size_t insert(std::span<const Id> ids, std::uint32_t base, std::size_t count, Key* nodes, std::int32_t* local) {
     for (std::size_t first = 0; first < ids.size(); first += kBlock) {
@@ -145,7 +145,7 @@ class HashSlots {
         if (i + kPrefetchAhead < ids.size()) __builtin_prefetch(probe.home(static_cast<Key>(ids[i + kPrefetchAhead])), 1);
         const auto key = static_cast<Key>(ids[i]);
         const auto place = probe.find(key);
-        // No branch, as in DenseSlots.
+        // No branch, like in DenseSlots.
         const std::uint32_t stamp = *place.stamp, next = base + static_cast<std::uint32_t>(count);
         const std::uint32_t now = next ^ ((stamp ^ next) & (0U - std::uint32_t{place.is_found}));
         *place.key = key;
@@ -158,7 +158,7 @@ class HashSlots {
     return count;
   }
 
-  // As DenseSlots::find.
+  // Like DenseSlots::find.
   template <class Id>
   void find(std::span<const Id> ids, std::uint32_t base, std::int32_t* local) const {
     const Probe probe(buckets_.data(), buckets_.size(), base);
@@ -169,7 +169,7 @@ class HashSlots {
     }
   }
 
-  // As DenseSlots::refill.
+  // Like DenseSlots::refill.
   void refill(std::span<const Key> nodes, std::uint32_t base) {
     buckets_ = ZeroedArray<Bucket<Key>>(buckets_.size());
     fill(nodes, base);
@@ -177,14 +177,14 @@ class HashSlots {
 
  private:
   static constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
-  static constexpr std::size_t kBlock = 256;  // ids inserted between two looks at how full the table is
+  static constexpr std::size_t kBlock = 256;  // ids inserted between checks of the load
 
   template <class Buckets>  // a Bucket, const or not
   struct Probe {
     Probe(Buckets* table, std::size_t size, std::uint32_t lowest)
         : buckets(table), mask(size - 1), shift(64 - std::countr_zero(size)), base(lowest) {}
 
-    // Where the key is, or the free entry where it belongs.
+    // The entry of the key, or the free entry for it.
     struct Place {
       std::conditional_t<std::is_const_v<Buckets>, const std::uint32_t, std::uint32_t>* stamp;
       std::conditional_t<std::is_const_v<Buckets>, const Key, Key>* key;

@@ -1,4 +1,4 @@
-// Element types, one value at a time or in groups: how they are read, what they are summed in, how they are written.
+// Element types, single values or groups: reading, accumulation, writing.
 #pragma once
 
 #include "simd.h"
@@ -8,13 +8,13 @@
 #include <cstring>
 #include <type_traits>
 
-// Groups are passed to inlined functions alone, never from one instruction set to another.
+// Groups are passed only to inlined functions, never between instruction sets.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace khop {
 
-// The 16-bit floats that C++20 lacks, as bits. A BFloat16 is the upper half of a float32.
+// 16-bit floats, which C++20 lacks, as bits. A BFloat16 is the upper half of a float32.
 struct BFloat16 {
   std::uint16_t bits;
 };
@@ -22,42 +22,42 @@ struct Float16 {
   std::uint16_t bits;
 };
 
-// What a T is computed in.
+// The type in which T is computed.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// All bits set in lanes where a < b; both are below 2^31. Comparisons are arithmetic here: GCC compares the lanes of AVX-512 one by
-// one in code that it parses for fewer instructions.
+// All bits set in lanes with a < b; both are below 2^31. The comparison is arithmetic, because GCC compares AVX-512 lanes one by
+// one in code parsed for a narrower instruction set.
 template <class Bits>
 KHOP_INLINE Bits mask_below(const Bits& a, const Bits& b) {
   return -((a - b) >> 31);
 }
 
-// Bits of a where the mask is set, else of b.
+// Bits of a if the mask is set, else of b.
 template <class Bits>
 KHOP_INLINE Bits choose(const Bits& mask, const Bits& a, const Bits& b) {
   return (a & mask) | (b & ~mask);
 }
 
-// The upper halves of float32 bits, rounded to nearest, ties to even. A NaN stays one.
+// The upper halves of float32 bits, rounded to nearest, ties to even. NaN stays NaN.
 template <class Bits>
 KHOP_INLINE Bits rounded_half(const Bits& bits) {
   const Bits infinite = Bits{} + (0xFF << 23);
   return choose(mask_below(infinite, bits & 0x7FFFFFFF), (bits >> 16) | 0x40, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// The float32 bits of a float16's bits, exactly. Subnormal halves are normal floats: 2^-14 is added and taken away again.
+// The exact float32 bits of float16 bits. Subnormal float16 are normal float32: adds and subtracts 2^-14.
 template <class Float, class Bits>
 KHOP_INLINE Bits widened_half(const Bits& half) {
   constexpr std::uint32_t rebias = (127 - 15) << 23, smallest = (127 - 14) << 23;
   const Bits exponent = half & 0x7C00, base = Bits{} + smallest, least_normal = Bits{} + 0x0400, largest = Bits{} + 0x7BFF;
   const Bits magnitude = (half & 0x7FFF) << 13;
   const auto subnormal = std::bit_cast<Float>(magnitude + base) - std::bit_cast<Float>(base);
-  const Bits normal = magnitude + rebias + (mask_below(largest, exponent) & rebias);  // infinity and NaN keep theirs
+  const Bits normal = magnitude + rebias + (mask_below(largest, exponent) & rebias);  // infinity and NaN keep their exponent
   return choose(mask_below(exponent, least_normal), std::bit_cast<Bits>(subnormal), normal) | (half & 0x8000) << 16;
 }
 
-// The bits of the float16 next to a float32, given by its bits, ties to even. The float addition rounds subnormal halves.
+// The bits of the float16 nearest to a float32 given as bits, ties to even. The float addition rounds subnormal results.
 template <class Float, class Bits>
 KHOP_INLINE Bits narrowed_half(const Bits& single) {
   constexpr std::uint32_t rebias = (127 - 15) << 23;
@@ -67,11 +67,11 @@ KHOP_INLINE Bits narrowed_half(const Bits& single) {
   const Bits subnormal = std::bit_cast<Bits>(std::bit_cast<Float>(magnitude) + std::bit_cast<Float>(one_bit)) - one_bit;
   const Bits normal = (magnitude - rebias + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
   const Bits finite = choose(mask_below(magnitude, smallest), subnormal, normal);
-  const Bits special = 0x7C00 + (mask_below(infinite, magnitude) & 0x0200);  // a NaN stays one
+  const Bits special = 0x7C00 + (mask_below(infinite, magnitude) & 0x0200);  // NaN stays NaN
   return choose(mask_below(magnitude, too_large), finite, special) | ((single >> 16) & 0x8000);
 }
 
-// One value at a time.
+// A single value.
 template <class T>
 struct Single {
   static constexpr std::int64_t count = 1;
@@ -105,8 +105,7 @@ struct Single<Float16> {
   }
 };
 
-// A register of lanes. The alignment is named because GCC takes another one by default where it compiles for fewer
-// instructions, and the two meet here.
+// A register of lanes. The alignment is explicit, because GCC's default depends on the instruction set.
 template <class T, int bytes>
 struct LanesOf {
   typedef T Type __attribute__((vector_size(bytes), aligned(bytes)));
@@ -114,7 +113,7 @@ struct LanesOf {
 template <class T, int bytes>
 using Lanes = typename LanesOf<T, bytes>::Type;
 
-// Memory that need not be aligned, as lanes.
+// Unaligned memory as lanes.
 template <class Type, class T>
 KHOP_INLINE Type load_lanes(const T* from) {
   Type lanes;
@@ -122,7 +121,7 @@ KHOP_INLINE Type load_lanes(const T* from) {
   return lanes;
 }
 
-// A register of accumulators at a time.
+// A register of accumulators.
 template <class T, int bytes>
 struct Group {
   static constexpr std::int64_t count = bytes / sizeof(T);
@@ -164,7 +163,7 @@ struct Group<Float16, bytes> {
   }
 };
 
-// Bytes are only read.
+// Read-only.
 template <class T, int bytes>
 struct GroupOfBytes {
   static constexpr std::int64_t count = bytes / sizeof(float);

@@ -1,8 +1,8 @@
-// Values that never fall within a row, with what makes them quick to search: an outline of two bytes for each.
+// Nondecreasing values within rows, with an outline of two bytes per value for fast search.
 //
-// The outline of row r, whose entries begin at `begin`, lies from position begin + kOutlineHead * r on: its first and its last value,
-// then a code for each entry. A code is how far the value is above the row's first, the upper 16 of as many bits as the row needs,
-// less 2^15, so that codes compare as signed numbers. Unequal codes order their values; between equal ones the values decide.
+// The outline of row r, whose entries begin at `begin`, starts at position begin + kOutlineHead * r: its first and last value, then a
+// code for each entry. A code is the difference from the row's first value, reduced to the upper 16 of the bits that the row needs,
+// minus 2^15, so that codes compare as signed numbers. Unequal codes order their values; for equal codes, the values decide.
 #pragma once
 
 #include <algorithm>
@@ -24,27 +24,27 @@
 namespace khop {
 
 inline constexpr std::int64_t kOutlineHead = 8;     // two values, in codes
-inline constexpr std::int64_t kOutlineWindow = 32;  // codes that are looked at together: a line of memory
+inline constexpr std::int64_t kOutlineWindow = 32;  // codes that are compared together: a cache line
 
 struct Rising {
   std::span<const std::int64_t> values;   // one per edge
   std::span<const std::int16_t> outline;  // outline_size of them
 };
 
-// Whole windows. Throws std::invalid_argument for numbers that no graph has.
+// Rounded up to whole windows. Throws std::invalid_argument for invalid numbers.
 std::int64_t outline_size(std::int64_t edges, std::int64_t rows);
 
-// Writes all outline_size entries. Throws DamagedArray unless indptr cuts the values into rows.
+// Writes all outline_size entries. Throws DamagedArray unless indptr splits the values into rows.
 void make_outline(std::span<const std::int64_t> indptr, std::span<const std::int64_t> values, std::int16_t* outline, int threads);
 
-// Throws std::invalid_argument unless there are as many values and codes as a graph of so many edges and rows needs.
+// Throws std::invalid_argument unless the numbers of values and codes fit the numbers of edges and rows.
 void check_rising(const Rising& rising, std::int64_t edges, std::int64_t rows, const char* name);
 
 // The head of a row's outline.
 struct OutlinedRow {
   std::int64_t first, last;
   std::int64_t skip;  // from an entry to its code
-  int shift;          // bits that codes leave away
+  int shift;          // bits that codes drop
 
   std::int16_t code_of(std::int64_t value) const {
     const std::uint64_t above = static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(first);
@@ -58,7 +58,7 @@ KHOP_INLINE OutlinedRow outlined(std::int64_t first, std::int64_t last, std::int
   return {first, last, kOutlineHead * (row + 1), bits > 16 ? bits - 16 : 0};
 }
 
-// Of a row that has entries.
+// The head of a row with entries.
 KHOP_INLINE OutlinedRow outlined_row(const std::int16_t* outline, std::int64_t row, std::int64_t begin) {
   std::int64_t ends[2];
   std::memcpy(ends, outline + begin + kOutlineHead * row, sizeof ends);
@@ -71,7 +71,7 @@ KHOP_INLINE void prefetch_outline(const std::int16_t* outline, std::int64_t row,
   __builtin_prefetch(head + kOutlineHead - 1);
 }
 
-// Bit i is set where code i of a window is below `code`.
+// Bit i is set if code i of a window is below `code`.
 KHOP_INLINE std::uint32_t codes_below(const std::int16_t* window, std::int16_t code) {
 #if defined(__SSE2__)
   const auto* const from = reinterpret_cast<const __m128i*>(window);
@@ -87,15 +87,15 @@ KHOP_INLINE std::uint32_t codes_below(const std::int16_t* window, std::int16_t c
 #endif
 }
 
-// Many searches at a time, side by side, so that they wait for their memory together.
+// Interleaves many searches, to overlap their memory latency.
 class RisingSearches {
  public:
   RisingSearches(const Rising& rising, std::size_t most)
       : values_(rising.values.data()), outline_(rising.outline.data()), searches_(most) {}
 
-  // Search number `slot`: for the first entry of [begin, end) whose value is above `bound`, a part of a row of which no entry
-  // before `begin` is above it and the last one is. It is looked for near `guess` first, an entry of [begin, end). Calls
-  // found(slot, entry) where there is nothing to search.
+  // Starts search number `slot` for the first entry in [begin, end) with a value above `bound`, in a row whose entries before `begin`
+  // are not above it and whose last entry is. Begins near `guess`, an entry in [begin, end). Calls found(slot, entry) if no search is
+  // needed.
   template <class Found>
   KHOP_INLINE void begin(std::int64_t slot, const OutlinedRow& row, std::int64_t begin, std::int64_t end, std::int64_t guess,
                          std::int64_t bound, const Found& found) {
@@ -112,13 +112,13 @@ class RisingSearches {
     search.bound = bound;
     search.slot = slot;
     search.exact = row.shift == 0;
-    // Codes that leave nothing away are values: the first above the bound is the first that reaches the next one.
+    // Codes that drop no bits are values: the first one above the bound is the first that is at least bound + 1.
     search.code = static_cast<std::int16_t>(row.code_of(bound) + (search.exact ? 1 : 0));
     search.looked = false;
     prefetch(search);
   }
 
-  // Calls found(slot, entry) for every search that is under way.
+  // Completes all searches, and calls found(slot, entry) for each.
   template <class Found>
   KHOP_INLINE void finish(const Found& found) {
     while (count_ > 0) {
@@ -149,14 +149,14 @@ class RisingSearches {
 
  private:
   struct Search {
-    std::int64_t low, high;  // the answer's code lies in [low, high]
+    std::int64_t low, high;  // the answer's code is in [low, high]
     std::int64_t window;
     std::int64_t skip, end;
     std::int64_t bound;
     std::int64_t slot;
-    std::int16_t code;  // the first that is not below it is the answer's, or equal to it
+    std::int16_t code;  // the first code that is not below it is the answer's, or equal
     bool exact;
-    bool looked;  // once already, in vain
+    bool looked;  // a first window was searched without success
   };
   struct Doubt {
     std::int64_t entry, end, bound;
@@ -165,7 +165,7 @@ class RisingSearches {
 
   KHOP_INLINE void prefetch(const Search& search) const { __builtin_prefetch(outline_ + search.window * kOutlineWindow); }
 
-  // Narrows a search by a window; false where that leaves more than one place, with the window to look at next.
+  // Narrows a search by a window; returns false, with the next window, if several entries remain.
   KHOP_INLINE bool look(Search& search) const {
     const std::int64_t start = search.window * kOutlineWindow;
     const std::int64_t left = std::max(search.low, start), right = std::min(search.high, start + kOutlineWindow);

@@ -15,7 +15,7 @@
 namespace khop {
 namespace {
 
-// One call of run_parts. Parts are claimed in order; whoever ends the last one wakes the caller.
+// One call of run_parts. Parts are claimed in order; the thread that completes the last part wakes the caller.
 class Job {
  public:
   Job(int parts, void (*call)(void*, int), void* context) : parts_(parts), call_(call), context_(context), left_(parts) {}
@@ -81,7 +81,7 @@ class Pool {
     int seats;  // helpers that may still join
   };
 
-  // As far as the system gives threads: the work gets done without them.
+  // If the system does not start more threads, the work is done by fewer.
   void grow(int workers) {
     try {
       for (; workers_ < workers; ++workers_) std::thread([this] { serve(); }).detach();
@@ -112,10 +112,10 @@ class Pool {
   int workers_ = 0;
 };
 
-// Never destroyed: its threads may outlive every static object.
+// Never destroyed, because its threads may outlive all static objects.
 Pool& pool() {
   static Pool* instance = [] {
-    // A forked child has none of the threads, and perhaps a lock that nobody will open.
+    // A forked child does not have the threads, and may have a locked mutex.
     pthread_atfork(nullptr, nullptr, [] { instance = new Pool; });
     return new Pool;
   }();

@@ -10,10 +10,10 @@ namespace {
 
 constexpr std::uint32_t kPurpose = 0x5048;
 constexpr std::uint32_t kRounds = 8;
-constexpr int kLeastBits = 8;  // on fewer, eight rounds do not reach all orders evenly
+constexpr int kLeastBits = 8;  // with fewer bits, eight rounds do not reach all orders evenly
 
-// Luby and Rackoff 1988: a Feistel network is a bijection whatever its round function. Numbers that leave [0, count) are
-// encrypted again until they are back (cycle-walking; Black and Rogaway 2002), which stays a bijection.
+// Luby and Rackoff 1988: a Feistel network is a bijection for any round function. Numbers outside [0, count) are encrypted again
+// until they are inside (cycle walking; Black and Rogaway 2002), which is also a bijection.
 class Permutation {
  public:
   Permutation(std::uint64_t key, std::uint64_t count) : key_(key), count_(count) {

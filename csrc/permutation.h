@@ -6,7 +6,7 @@
 
 namespace khop {
 
-// Entries start, start + 1, ... of the permutation, as many as `output` holds; start + output.size() <= count < 2^63.
+// Writes entries start, start + 1, ... of the permutation to `output`; start + output.size() <= count < 2^63.
 void permutation_slice(std::uint64_t key, std::uint64_t count, std::uint64_t start, std::span<std::int64_t> output);
 
 }  // namespace khop

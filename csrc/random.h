@@ -1,4 +1,4 @@
-// Philox4x32-10, the keys derived from it and the two ways a draw becomes a number in a range.
+// Philox4x32-10, keys, and the reduction of draws to a range.
 // docs/randomness.md is the specification.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace khop {
 
 using Words = std::array<std::uint32_t, 4>;
 
-// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. The generator that Triton has.
+// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Also Triton's generator.
 inline Words philox(std::uint64_t key, Words counter) {
   auto k0 = static_cast<std::uint32_t>(key);
   auto k1 = static_cast<std::uint32_t>(key >> 32);
@@ -32,10 +32,10 @@ inline std::uint64_t mix64(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// The key of a disjoint tree, named by its seed's position in the epoch's global order.
+// The key of a disjoint tree, from its seed's position in the epoch's global order.
 inline std::uint64_t tree_key(std::uint64_t key, std::uint64_t tree) { return mix64(key ^ mix64(tree)); }
 
-// Rows below this degree draw 32-bit words, the others 64-bit ones: one width per row.
+// Rows below this degree use 32-bit draws, others 64-bit draws.
 inline constexpr std::uint64_t kWideDegree = std::uint64_t{1} << 20;
 
 // The words of one row in order: w(j) is word j % 4 of counter block j / 4.
@@ -43,13 +43,13 @@ class RowWords {
  public:
   RowWords(std::uint64_t key, std::uint64_t node, std::uint32_t stream) : key_(key), node_(node), stream_(stream) {}
 
-  // The next draw reduced to [0, range), of a row that has `degree` entries.
+  // The next draw of a row with `degree` entries, reduced to [0, range).
   std::uint64_t below(std::uint64_t range, std::uint64_t degree) {
     if (degree < kWideDegree) return (std::uint64_t{next()} * range) >> 32;
     return high_product(wide(), range);
   }
 
-  // Goes on with 64-bit draw number `draw` of the row.
+  // Continues with 64-bit draw number `draw` of the row.
   void seek_wide(std::uint64_t draw) {
     position_ = 2 * draw;
     if (position_ % 4 != 0) block_ = block(position_ / 4);

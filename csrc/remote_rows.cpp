@@ -13,11 +13,11 @@ namespace {
 
 constexpr int kDigitBits = 11;
 constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
-constexpr std::size_t kFew = 512;  // are sorted by comparing them
+constexpr std::size_t kFew = 512;  // at most this many are sorted by comparison
 
 struct Asked {
   std::int64_t id;
-  std::int64_t at;  // its position among the wanted ones
+  std::int64_t at;  // its position among the wanted ids
 };
 
 // Sorts by id. `spare` is overwritten.
@@ -42,7 +42,7 @@ void sort_by_id(std::vector<Asked>& rows, std::vector<Asked>& spare, std::int64_
 }  // namespace
 
 std::int64_t remote_rows(std::span<const std::int64_t> ids, const RowsHere& here, std::int64_t* places, std::int64_t* asked) {
-  // Of this thread, from one batch to the next: fresh memory costs more than sorting in it.
+  // Per thread, reused between batches: allocating memory costs more than sorting.
   thread_local std::vector<Asked> rows, spare;
   rows.clear();
   const std::int64_t held = here.end - here.first;

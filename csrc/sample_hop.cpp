@@ -16,12 +16,12 @@ namespace khop {
 namespace {
 
 constexpr std::int64_t kRowsPerThread = 256;  // fewer are not worth a thread
-constexpr std::int64_t kLinesInFlight = 256;  // picks whose edges are fetched ahead of their use; measured, flat above
+constexpr std::int64_t kLinesInFlight = 256;  // picks whose edges are prefetched; larger values were not faster
 
 constexpr std::int64_t kPickStride = kMaxRows;  // between two slots of a lane
-constexpr std::int64_t kShort = 16;             // up to so many entries of a whole row are copied one by one
+constexpr std::int64_t kShort = 16;             // at most this many entries of a whole row are copied one by one
 
-// Where a row's entries lie in the graph, and where they go.
+// Source and target of a row's entries.
 struct Places {
   std::int64_t count = 0;
   std::int64_t begin[kMaxRows];
@@ -33,20 +33,20 @@ struct Places {
   }
 };
 
-// Frontier rows between their draws and the reading of their edges. Whether a row draws is a coin toss where rows are about as
-// long as the fanout, so rows go into lists without a branch, and each list is worked off on its own.
+// Frontier rows between their draws and the reads of their edges. If degrees are close to the fanout, it is unpredictable whether a
+// row draws, so rows are put into lists without a branch, and each list is processed separately.
 struct Chunk {
   Places drawing;  // a row for each lane of `draws`
   DrawRows draws;
-  Places whole;  // rows that are taken as they are and have entries
+  Places whole;  // nonempty rows that are returned whole
   std::int64_t whole_degree[kMaxRows];
-  Places alone;  // too many slots or too high a degree for lanes
+  Places alone;  // rows with too many slots or too high a degree for lanes
   std::int64_t alone_row[kMaxRows];
   alignas(64) std::uint32_t picks[kMaxRows * kMaxFanout];
 };
 
-// Walks a range of frontier rows as a pipeline of chunks: while chunk i is read, the edges that chunk i + 1 drew and the row
-// pointers of chunk i + 2 are on their way from memory.
+// Processes a range of frontier rows as a pipeline of chunks: while chunk i is read, the drawn edges of chunk i + 1 and the row
+// pointers of chunk i + 2 are prefetched.
 template <class Index>
 class HopWalk {
  public:
@@ -61,7 +61,7 @@ class HopWalk {
     lane_degrees_ = fanout_ > static_cast<std::int64_t>(kMaxFanout) ? 0 : static_cast<std::int64_t>(kWideDegree);
   }
 
-  // Frontier rows [first, last), whose edges start at `cursor`; returns where they end.
+  // Processes frontier rows [first, last), whose edges start at `cursor`; returns their end.
   std::int64_t run(std::int64_t first, std::int64_t last, std::int64_t cursor) {
     cursor_ = cursor;
     prefetch_rows(first, last);
@@ -84,7 +84,7 @@ class HopWalk {
     return request_.trees.empty() ? request_.key : tree_key(request_.key, static_cast<std::uint64_t>(request_.trees.data()[i]));
   }
 
-  // Always inlined: GCC takes a function that only prefetches for one without effect and drops its calls.
+  // Always inlined, because GCC removes calls of a function that only prefetches.
   KHOP_INLINE void prefetch_rows(std::int64_t first, std::int64_t last) const {
     last = std::min(last, first + chunk_rows_);
     for (std::int64_t i = first; i < last; ++i) {
@@ -120,7 +120,7 @@ class HopWalk {
     prefetch_edges(chunk);
   }
 
-  // Puts a row into every list and lets it stay in the one where it belongs.
+  // Writes a row to every list, and advances only the right one.
   KHOP_INLINE void place(Chunk& chunk, std::int64_t i) {
     const Row row = row_at(graph_, request_, i);
     const bool whole = takes_whole_row(request_, row.degree);
@@ -156,7 +156,7 @@ class HopWalk {
     for (std::int64_t a = 0; a < chunk.alone.count; ++a) emit_alone(chunk.alone.begin[a], chunk.alone.at[a], chunk.alone_row[a]);
   }
 
-  // Entry pick(row) of every row to its place number `slot`.
+  // Copies entry pick(row) of every row to its slot number `slot`.
   template <class Pick>
   KHOP_INLINE void copy_entries(const Places& rows, std::int64_t slot, const Pick& pick) {
     for (std::int64_t r = 0; r < rows.count; ++r) output_.nodes[rows.at[r] + slot] = graph_.indices.data()[rows.begin[r] + pick(r)];
@@ -164,7 +164,7 @@ class HopWalk {
     for (std::int64_t r = 0; r < rows.count; ++r) output_.edges[rows.at[r] + slot] = rows.begin[r] + pick(r);
   }
 
-  // Short rows in steps that do not depend on their lengths, which are coin tosses as well: the last entry again and again.
+  // Copies short rows in steps that do not depend on their unpredictable lengths, by repeating the last entry.
   void emit_whole(const Chunk& chunk) {
     const Places& rows = chunk.whole;
     if (fanout_ >= 0 && fanout_ <= kShort) {
@@ -208,7 +208,7 @@ class HopWalk {
   const std::int64_t fanout_;
   const DrawFunction draw_;
   std::int64_t chunk_rows_;
-  std::int64_t lane_degrees_;  // rows of this degree and above are drawn alone
+  std::int64_t lane_degrees_;  // rows of at least this degree are drawn alone
   std::int64_t cursor_ = 0;
   Chunk chunks_[2];
   PickSet taken_;
@@ -238,12 +238,12 @@ void check_sources(const HopRequest& request, const std::int64_t* offsets, std::
 template <class Index>
 std::int64_t sample_hop(const Csc<Index>& graph, const HopRequest& request, const HopOutput<Index>& output) {
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
-  if (request.fanout == 0) {  // an edge type that the hop skips: nothing of the graph is read
+  if (request.fanout == 0) {  // an edge type that the hop skips: the graph is not read
     std::fill_n(output.offsets, frontier + 1, 0);
     return 0;
   }
   const int parts = parts_for(request.threads, frontier, kRowsPerThread);
-  std::vector<std::int64_t> ends(static_cast<std::size_t>(parts) + 1, 0);  // of each part's edges, after a leading 0
+  std::vector<std::int64_t> ends(static_cast<std::size_t>(parts) + 1, 0);  // end of each part's edges, after a leading 0
   const auto first_row = [&](int part) { return part_begin(frontier, part, parts); };
   parallel_parts(parts - 1, [&](int part) {
     ends[static_cast<std::size_t>(part) + 1] = count_edges(graph, request, first_row(part), first_row(part + 1));

@@ -18,11 +18,11 @@ namespace khop {
 namespace {
 
 constexpr std::int64_t kRowsPerThread = 128;  // fewer are not worth a thread
-constexpr std::int64_t kBlock = 16;           // rows whose entries are fetched ahead of their use
-constexpr std::int64_t kMostCounted = 40;     // candidates whose places are counted by comparing each with each
+constexpr std::int64_t kBlock = 16;           // rows whose entries are prefetched
+constexpr std::int64_t kMostCounted = 40;     // with at most this many candidates, ranks are counted by comparing all pairs
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 
-// An entry of a row that may be among its smallest.
+// An entry that may be among the smallest of its row.
 struct Candidate {
   std::uint64_t key;
   std::int64_t at;  // position in the row
@@ -57,7 +57,7 @@ class BySource {
   BySource(const Csc<Index>& graph, const KeysOfSources<Index>& keys) : graph_(graph), keys_(keys), numbers_(keys.numbers) {}
 
   void fetch(std::int64_t begin, std::int64_t degree) const {
-    constexpr std::int64_t most = 4;  // lines; the processor follows a longer row by itself
+    constexpr std::int64_t most = 4;  // cache lines; the hardware prefetches the rest of longer rows
     const auto lines = [&](const auto* from) {
       const std::int64_t per_line = 64 / static_cast<std::int64_t>(sizeof(*from));
       for (std::int64_t line = 0; line < most && line * per_line < degree; ++line) __builtin_prefetch(from + begin + line * per_line);
@@ -65,13 +65,13 @@ class BySource {
     keys_.source_ids.empty() ? lines(graph_.indices.data()) : lines(keys_.source_ids.data());
   }
 
-  // Puts candidates of a row of more than `fanout` entries into the room, in row order: at least so many, and with an entry all
+  // Writes candidates of a row with more than `fanout` entries to the room, in row order: at least `fanout`, and with each entry all
   // smaller ones. Returns their number.
   std::int64_t collect(std::int64_t node, const Row& row, std::int64_t fanout, Room& room) {
     Candidate* const out = room_for(room, row.degree);
     if (!keys_.has_parallel.empty() && keys_.has_parallel[static_cast<std::size_t>(node)] != 0) return collect_parallel(row, out);
-    // Keys are even over 64 bits, so a limit that lets a few more pass than are wanted seldom lets too few pass. It saves time
-    // and decides nothing.
+    // Keys are uniform over 64 bits, so a limit that passes slightly more than `fanout` entries rarely passes too few. It does not
+    // affect the result.
     const double wanted = static_cast<double>(fanout), passing = wanted + 2 * std::sqrt(wanted) + 1;
     const double share = passing / static_cast<double>(row.degree);
     const auto limit = share < 0.9 ? static_cast<std::uint64_t>(share * 0x1p64) : kEverything;
@@ -91,7 +91,7 @@ class BySource {
     return keys_.source_ids.empty() ? static_cast<std::int64_t>(graph_.indices.data()[edge]) : keys_.source_ids.data()[edge];
   }
 
-  // The keys of a row's sources, as many entries as it has.
+  // The keys of a row's sources.
   const std::uint64_t* keys_of(const Row& row) {
     if (static_cast<std::int64_t>(of_row_.size()) < row.degree) of_row_.resize(static_cast<std::size_t>(row.degree));
     if (keys_.source_ids.empty()) {
@@ -111,7 +111,7 @@ class BySource {
     return count;
   }
 
-  // Every entry, with numbers for those that share a source.
+  // Every entry, with numbers for entries that share a source.
   std::int64_t collect_parallel(const Row& row, Candidate* out) {
     const std::uint64_t* const keys = keys_of(row);
     by_id_.clear();
@@ -164,7 +164,7 @@ class SmallestWalk {
   SmallestWalk(const Csc<Index>& graph, Order order, const HopRequest& request, const HopOutput<Index>& output)
       : graph_(graph), order_(std::move(order)), request_(request), output_(output), fanout_(request.fanout) {}
 
-  // Frontier rows [first, last), whose edges start at `cursor`; returns where they end.
+  // Processes frontier rows [first, last), whose edges start at `cursor`; returns their end.
   std::int64_t run(std::int64_t first, std::int64_t last, std::int64_t cursor) {
     cursor_ = cursor;
     fetch_rows(first, last);
@@ -179,7 +179,7 @@ class SmallestWalk {
   }
 
  private:
-  // Always inlined: GCC takes a function that only prefetches for one without effect and drops its calls.
+  // Always inlined, because GCC removes calls of a function that only prefetches.
   KHOP_INLINE void fetch_rows(std::int64_t first, std::int64_t last) const {
     if (!request_.ranges.empty()) return;
     for (std::int64_t i = first; i < std::min(last, first + kBlock); ++i) {
@@ -228,7 +228,7 @@ class SmallestWalk {
     std::ranges::sort(found, found + fanout_, {}, &Candidate::at);
   }
 
-  // A candidate stays where fewer than `fanout` are smaller. False where equal keys leave too many: nothing is changed then.
+  // Keeps candidates with fewer than `fanout` smaller ones. Returns false, without effect, if ties leave too many.
   bool select_by_counting(std::int64_t count) {
     Candidate* const found = room_.data();
     std::int64_t smaller[kMostCounted];
@@ -260,12 +260,12 @@ class SmallestWalk {
 template <class Index, class Order>
 std::int64_t walk(const Csc<Index>& graph, const Order& order, const HopRequest& request, const HopOutput<Index>& output) {
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
-  if (request.fanout == 0) {  // an edge type that the hop skips: nothing of the graph is read
+  if (request.fanout == 0) {  // an edge type that the hop skips: the graph is not read
     std::fill_n(output.offsets, frontier + 1, 0);
     return 0;
   }
   const int parts = parts_for(request.threads, frontier, kRowsPerThread);
-  std::vector<std::int64_t> ends(static_cast<std::size_t>(parts) + 1, 0);  // of each part's edges, after a leading 0
+  std::vector<std::int64_t> ends(static_cast<std::size_t>(parts) + 1, 0);  // end of each part's edges, after a leading 0
   const auto first_row = [&](int part) { return part_begin(frontier, part, parts); };
   parallel_parts(parts - 1, [&](int part) {
     ends[static_cast<std::size_t>(part) + 1] = count_edges(graph, request, first_row(part), first_row(part + 1));

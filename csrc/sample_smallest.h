@@ -1,4 +1,4 @@
-// In-edges of a frontier: of each row those with the smallest keys. docs/randomness.md specifies every pick.
+// The in-edges with the smallest keys of each frontier row. docs/randomness.md specifies every pick.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,8 @@
 
 namespace khop {
 
-// Random numbers of sources as keys of their edges, the same in all rows: of node t, mix64(base ^ t). Some nodes have the base
-// of the next generation already: with a period above 1, those for which the high word of mix64(t), reduced to [0, period), is
-// `later_from` or more.
+// Random numbers of sources as keys of their edges, the same in all rows: mix64(base ^ t) for node t. With a period above 1, nodes
+// for which the high word of mix64(t), reduced to [0, period), is at least `later_from` have the base of the next generation.
 struct SourceNumbers {
   std::uint64_t base = 0, later_base = 0;
   std::uint64_t period = 1, later_from = 1;
@@ -21,17 +20,17 @@ template <class Index>
 struct KeysOfSources {
   SourceNumbers numbers;
   std::span<const std::int64_t> source_ids;    // per edge, the original id of its source; empty: sources are original ids
-  std::span<const std::uint8_t> has_parallel;  // per row of the graph, not 0 where edges share a source; empty: nowhere
+  std::span<const std::uint8_t> has_parallel;  // per row of the graph, not 0 if edges share a source; empty: nowhere
 };
 
-// Keys as the caller has them, for example ranks by weight. Equal keys are taken in row order.
+// Given keys, for example ranks by weight. Ties are resolved in row order.
 struct KeysOfEdges {
   std::span<const std::int64_t> keys;  // per edge
 };
 
-// As sample_hop without replacement, with edge_capacity's room: a row of more than `fanout` entries gives those with the smallest
-// keys, in row order. Equal keys are taken by (original id, row order). Among the entries of a row with the same source, number
-// n >= 1 in row order has the key mix64(key ^ n). The result does not depend on the number of threads.
+// Like sample_hop without replacement, with edge_capacity's room: a row with more than `fanout` entries returns those with the
+// smallest keys, in row order. Ties are resolved by (original id, row order). Among the entries of a row with the same source,
+// number n >= 1 in row order has the key mix64(key ^ n). The result does not depend on the number of threads.
 template <class Index>
 std::int64_t sample_smallest(const Csc<Index>& graph, const KeysOfSources<Index>& keys, const HopRequest& request,
                              const HopOutput<Index>& output);

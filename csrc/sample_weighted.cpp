@@ -16,28 +16,27 @@ namespace khop {
 namespace {
 
 constexpr std::int64_t kRowsPerThread = 256;  // fewer are not worth a thread
-constexpr std::int64_t kDrawsPerBlock = 512;  // whose memory is fetched side by side
-constexpr std::int64_t kMostRepeats = 64;     // of a row, before what is left is drawn from exactly
-constexpr std::int64_t kMostCompared = 64;    // picks that a repeat is looked for among one by one
+constexpr std::int64_t kDrawsPerBlock = 512;  // draws whose memory is prefetched together
+constexpr std::int64_t kMostRepeats = 64;     // per row, before the rest is drawn exactly
+constexpr std::int64_t kMostCompared = 64;    // with at most this many picks, repeats are found by comparing
 constexpr auto kMostRows = static_cast<std::int64_t>(kMaxRows);
-constexpr auto kMostInLanes = static_cast<std::int64_t>(kMaxFanout / 2);  // slots whose words are made many rows at a time
+constexpr auto kMostInLanes = static_cast<std::int64_t>(kMaxFanout / 2);  // slots whose words are computed for many rows at a time
 
-// A frontier row on its way to its edges.
+// The state of a frontier row.
 struct WeightedRow {
   std::int64_t begin, degree;
   OutlinedRow outline;
   std::int64_t base;    // the sum before the first entry
-  std::int64_t total;   // of all entries
-  double slope;         // entries for each unit of weight
+  std::int64_t total;   // the sum of all entries
+  double slope;         // entries per unit of weight
   std::uint64_t key, id;
   std::int64_t number;  // 64-bit draws made so far
   std::int64_t repeats;
   std::int64_t picked;  // edges found so far
-  bool whole;           // nothing is drawn
+  bool whole;           // returned without draws
 };
 
-// Walks a range of frontier rows block by block. Each stage of a block goes over all its rows and asks for the memory that the
-// next one reads.
+// Processes a range of frontier rows by blocks. Each stage of a block iterates over all its rows and prefetches for the next stage.
 template <class Index>
 class WeightedWalk {
  public:
@@ -53,7 +52,7 @@ class WeightedWalk {
         picks_(static_cast<std::size_t>(block_rows_ * slots_)),
         searches_(sums, draws_.size()) {}
 
-  // Frontier rows [first, last), whose edges start at `cursor`; returns where they end.
+  // Processes frontier rows [first, last), whose edges start at `cursor`; returns their end.
   std::int64_t run(std::int64_t first, std::int64_t last, std::int64_t cursor) {
     cursor_ = cursor;
     prefetch_rows(first, std::min(last, first + block_rows_));
@@ -75,7 +74,7 @@ class WeightedWalk {
   }
 
  private:
-  // What becomes of the edge of a draw.
+  // The result of a draw's edge.
   struct Found {
     std::int64_t* draws;
     KHOP_INLINE void operator()(std::int64_t slot, std::int64_t edge) const { draws[slot] = edge; }
@@ -110,7 +109,7 @@ class WeightedWalk {
     }
   }
 
-  // A range is a part of its node's row: sums are those of a row.
+  // A range is a part of its node's row, and sums are per row.
   KHOP_INLINE void check_range(std::int64_t i, const Row& range) const {
     const std::int64_t node = request_.nodes.data()[i];
     const std::int64_t begin = graph_.indptr.data()[node], end = graph_.indptr.data()[node + 1];
@@ -119,7 +118,7 @@ class WeightedWalk {
     if (range.degree > 0 && !is_part) refuse_row(graph_, node, range.begin, range.begin + range.degree, false);
   }
 
-  // What there is to draw from, and which rows have to draw.
+  // Finds the weights to draw from, and the rows that draw.
   KHOP_INLINE void weigh_rows(std::int64_t first, std::int64_t last) {
     drawing_.clear();
     for (std::int64_t i = first; i < last; ++i) {
@@ -144,7 +143,7 @@ class WeightedWalk {
     }
   }
 
-  // The first `slots_` draws of every row that draws.
+  // Makes the first `slots_` draws of every row that draws.
   KHOP_INLINE void draw_rows() {
     if (drawing_.empty()) return;
     if (slots_ > kMostInLanes) {
@@ -172,7 +171,7 @@ class WeightedWalk {
     }
   }
 
-  // As many further draws of a row as it lacks edges.
+  // Makes one more draw per missing edge of a row.
   void draw_more(std::int64_t r) {
     WeightedRow& row = rows_[r];
     RowWords words(row.key, row.id, request_.stream);
@@ -181,15 +180,15 @@ class WeightedWalk {
     row.number += slots_ - row.picked;
   }
 
-  // For the edge of a draw. Equal weights would put it at the guess.
+  // Starts the search for the edge of a draw. With equal weights, the guess is exact.
   KHOP_INLINE void search(std::int64_t slot, const WeightedRow& row, std::uint64_t wide) {
     const auto height = static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.total)));
     const auto guess = std::min(static_cast<std::int64_t>(static_cast<double>(height) * row.slope), row.degree - 1);
     searches_.begin(slot, row.outline, row.begin, row.begin + row.degree, row.begin + guess, row.base + height, Found{draws_.data()});
   }
 
-  // In a loop of its own: while the processor looks up the page of an address that is new to it, it gets no further than some
-  // hundred instructions, and they had better be more of the same.
+  // A separate loop: after a TLB miss, only some hundred further instructions are executed ahead, which then are other
+  // prefetches.
   KHOP_INLINE void prefetch_edges() const {
     for (const std::int64_t r : drawing_) {
       const std::int64_t* const draws = draws_.data() + r * slots_;
@@ -197,7 +196,7 @@ class WeightedWalk {
     }
   }
 
-  // Takes the draws of every row, in order. Rows that came upon edges which they had draw again.
+  // Accepts the draws of every row, in order. Rows with repeated edges draw again.
   void pick() {
     std::size_t left = 0;
     for (const std::int64_t r : drawing_) {
@@ -221,7 +220,7 @@ class WeightedWalk {
       if (edge >= row.begin + row.degree) [[unlikely]] refuse_sums(r);
       if (distinct && !(compared ? is_new(picks, row.picked, edge) : taken_.insert(static_cast<std::uint64_t>(edge)))) {
         if (++row.repeats < kMostRepeats) continue;
-        row.number = made - (slots_ - 1 - slot);  // the draws behind this one were not used
+        row.number = made - (slots_ - 1 - slot);  // later draws were not used
         pick_rest(row, picks);
         return;
       }
@@ -229,7 +228,7 @@ class WeightedWalk {
     }
   }
 
-  // A draw beyond the last of the row's sums: they, or their outline, are not those of the weights.
+  // A draw beyond the row's last sum: the sums or their outline do not match the weights.
   [[noreturn, gnu::cold, gnu::noinline]] void refuse_sums(std::int64_t r) const {
     throw DamagedArray("weight_sums", "row " + std::to_string(request_.nodes[static_cast<std::size_t>(first_ + r)]) +
                                           ": the sums of its weights do not rise as their outline says");
@@ -246,7 +245,7 @@ class WeightedWalk {
     for (std::int64_t at = 0; at < picked; ++at) taken_.insert(static_cast<std::uint64_t>(picks[at]));
   }
 
-  // Draws from the weights that are not picked yet, for as long as there are any.
+  // Draws from the remaining weights, if any.
   void pick_rest(WeightedRow& row, std::int64_t* picks) {
     RowWords words(row.key, row.id, request_.stream);
     words.seek_wide(static_cast<std::uint64_t>(row.number));
@@ -305,7 +304,7 @@ class WeightedWalk {
   std::int64_t cursor_ = 0;
   std::int64_t first_ = 0;  // frontier row of the block
   WeightedRow rows_[kMaxRows];
-  std::vector<std::int64_t> drawing_;  // the block's rows that want more edges
+  std::vector<std::int64_t> drawing_;  // the block's rows that need more edges
   std::vector<std::int64_t> draws_;    // the edge of each draw, slots_ for each row of the block
   std::vector<std::int64_t> picks_;    // edges, slots_ for each row of the block
   RisingSearches searches_;
@@ -332,7 +331,7 @@ std::int64_t sample_weighted(const Csc<Index>& graph, const Rising& sums, const 
     const auto at = static_cast<std::size_t>(part);
     ends[at] = walk.run(first_row(part), first_row(part + 1), starts[at]);
   });
-  // Rows may have given less than was counted: close the gaps between the parts.
+  // Rows may have fewer edges than counted: close the gaps between the parts.
   std::int64_t cursor = ends[0];
   for (int part = 1; part < parts; ++part) {
     const auto at = static_cast<std::size_t>(part);

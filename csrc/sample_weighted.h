@@ -1,4 +1,4 @@
-// In-edges of a frontier, each as likely as its weight says. docs/randomness.md specifies every pick.
+// Weighted draws of a frontier's in-edges. docs/randomness.md specifies every pick.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace khop {
 
-// As sample_hop, with edge_capacity's room, by weights: `sums` are those of weight_sums.h. Edges of weight zero are
-// never drawn, so that a row may give fewer edges than it has and than are asked for. The result does not depend on the number of
-// threads. Throws DamagedArray for sums that do not rise within a row as their outline says, where a draw comes upon it.
+// Like sample_hop, with edge_capacity's room, by weights: `sums` are from weight_sums.h. Edges of weight zero are never drawn, so a
+// row may return fewer edges than both its degree and the fanout. The result does not depend on the number of threads. Throws
+// DamagedArray if a draw finds sums that do not match their outline.
 template <class Index>
 std::int64_t sample_weighted(const Csc<Index>& graph, const Rising& sums, const HopRequest& request, const HopOutput<Index>& output);
 

@@ -1,4 +1,4 @@
-// Searching sorted numbers from a good guess.
+// Search in sorted numbers from a good guess.
 #pragma once
 
 #include <algorithm>
@@ -6,11 +6,11 @@
 
 namespace khop {
 
-// The first position of [begin, end) whose value is above `bound`, or end. Values never fall; `guess` is one of the
-// positions. Strides double away from the guess: the cost grows with the logarithm of how wrong it is.
+// The first position in [begin, end) with a value above `bound`, or end. Values are nondecreasing; `guess` is one of the positions.
+// Strides double away from the guess: the cost is logarithmic in its error.
 inline std::int64_t first_above(const std::int64_t* values, std::int64_t begin, std::int64_t end, std::int64_t guess,
                                 std::int64_t bound) {
-  std::int64_t low = begin, high = end;  // the answer lies in [low, high]
+  std::int64_t low = begin, high = end;  // the answer is in [low, high]
   if (values[guess] > bound) {
     high = guess;
     std::int64_t probe = guess - 1;

@@ -16,10 +16,10 @@ struct SumOf {
   typename G::Value sum;
 };
 
-// What becomes of a row's sum.
+// The final operation on a row's sum.
 enum class Result { sum, mean };
 
-// The sum of weights[source] * x[source], or of x[source] where there are no weights.
+// The sum of weights[source] * x[source], or of x[source] without weights.
 template <class T>
 struct Sum {
   static constexpr int kMostBytes = 64;

@@ -9,7 +9,7 @@
 
 namespace khop {
 
-// Edges of a batch: ids of 32 bits. Wider ones that fit are narrowed before.
+// Edges of a batch, with 32-bit ids. Wider ids that fit are narrowed before.
 using Edges = Csc<std::int32_t>;
 
 // out[row] = sum of x[index] over the row's edges, in edge order; 0 for a row without edges. x and out have `width` columns;
@@ -18,18 +18,18 @@ using Edges = Csc<std::int32_t>;
 template <class T>
 void segment_sum(const T* x, std::int64_t width, Edges edges, T* out, int threads);
 
-// As segment_sum, divided by the row's number of edges.
+// Like segment_sum, divided by the row's number of edges.
 template <class T>
 void segment_mean(const T* x, std::int64_t width, Edges edges, T* out, int threads);
 
 // The gradient of segment_mean with respect to x: over the transposed edges, gradient rows divided by their number of edges.
-// `indptr` is that of segment_mean's own edges.
+// `indptr` is that of segment_mean's edges.
 template <class T>
 void segment_mean_gradient(const T* gradient, std::int64_t width, Edges transposed,
                            std::span<const std::int64_t> indptr, T* out, int threads);
 
-// Turns the edges around by a stable counting sort: row s of the result lists the rows that s is an index of, in edge order.
-// indptr has one entry more than there are sources.
+// Transposes the edges by a stable counting sort: row s of the result lists the rows with index s, in edge order. indptr has
+// sources + 1 entries.
 void transpose(Edges edges, std::span<std::int64_t> indptr, std::span<std::int32_t> rows);
 
 }  // namespace khop

@@ -11,7 +11,7 @@
 namespace khop {
 namespace {
 
-// Ids of sources for the columns of G, in lanes as wide as theirs: a comparison of either chooses among both.
+// Ids of sources for the columns of G, in lanes of equal width, so that a comparison selects among both.
 template <class G>
 struct Ids {
   using Lane = std::conditional_t<sizeof(typename G::Value) / G::count == 8, std::int64_t, std::int32_t>;
@@ -89,10 +89,10 @@ struct MaxGradient {
   const std::int32_t* winners;
   T* out;
 
-  // Turned around, an edge's source is a row of the output, and its row the source that may have won there.
+  // In transposed edges, an edge's source is a row of the output, and its row the source that may have won there.
   template <class G>
   KHOP_INLINE void take(GradientOf<G>& state, const Edge& edge, std::int64_t column) const {
-    if (edge.repeated) return;  // of parallel edges one has won
+    if (edge.repeated) return;  // only one of parallel edges has won
     const std::int64_t at = edge.source * width + column;
     const auto won = Ids<G>::load(winners + at) == static_cast<std::int32_t>(edge.row);
     state.sum += won ? G::load(gradient + at) : typename G::Value{};

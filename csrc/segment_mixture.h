@@ -1,4 +1,4 @@
-// Sums of source rows times several coefficients of each edge, and their gradients: layers whose matrices are mixtures of bases.
+// Sums of source rows times several coefficients per edge, and their gradients, for layers with basis decomposition.
 #pragma once
 
 #include "number.h"
@@ -34,8 +34,8 @@ struct TypedEdges {
   std::int32_t first;
 };
 
-// All edges by destination: within a row by type, then in edge order. `relations` gets the number of each edge's type. Every type
-// has as many rows; `indptr` has one entry more, and `indices` and `relations` have room for all edges.
+// Joins edges by destination: within a row by type, then in edge order. `relations` gets the number of each edge's type. All types
+// have the same number of rows; `indptr` has rows + 1 entries, and `indices` and `relations` have room for all edges.
 void merge_edges(const std::vector<TypedEdges>& types, std::span<std::int64_t> indptr, std::span<std::int32_t> indices,
                  std::span<std::int32_t> relations, int threads);
 

@@ -1,9 +1,8 @@
-// The loop that all reductions over the edges of a row share.
+// The common loop of reductions over the edges of a row.
 //
-// A row's result is kept in registers, a tile of columns at a time, while its edges pass. What costs is waiting for source rows:
-// each is fetched, whole, kAhead edges before its turn, and long rows pass in chunks so that every tile finds it in the cache.
-// The last group of columns is moved back to end with the row, and so is the last tile; what they cover twice comes out the
-// same twice.
+// A row's result is in registers, one tile of columns at a time. To hide the latency of source rows, each is prefetched kAhead
+// edges before its use, and long rows are processed in chunks, so that every tile finds the source rows in the cache. The last
+// group of columns and the last tile are moved back to end with the row; columns that they cover twice get the same result.
 #pragma once
 
 #include "number.h"
@@ -23,7 +22,7 @@ namespace khop {
 inline constexpr int kTileBytes = 256;               // of columns in registers,
 inline constexpr int kLeastTileBytes = 64;
 #if defined(__aarch64__)
-inline constexpr int kMostGroups = 16;               // in as many registers
+inline constexpr int kMostGroups = 16;               // in this number of registers
 #else
 inline constexpr int kMostGroups = 8;
 #endif
@@ -42,7 +41,7 @@ struct Edge {
   std::int64_t source;
   std::int64_t row;
   bool first;     // of its row
-  bool repeated;  // it has the source of the edge before it in its row
+  bool repeated;  // it has the same source as the previous edge of its row
   std::int64_t index;
 };
 
@@ -130,7 +129,7 @@ class RowLoop {
       : fold_(fold), indptr_(indptr), indices_(indices), width_(width) {}
 };
 
-// The first row of a part, when edges and rows together are split evenly: a hub must not make one thread late.
+// The first row of a part, with edges and rows together split evenly, so that a hub does not delay one thread.
 inline std::int64_t first_row(std::span<const std::int64_t> indptr, int part, int parts) {
   const auto rows = static_cast<std::int64_t>(indptr.size()) - 1;
   const std::int64_t target = part_begin(indptr[rows] + rows, part, parts);
@@ -152,7 +151,7 @@ struct RowLoops {
   using Of = RowLoop<Fold, Group<T, bytes>>;
 };
 
-// Folds the edges of every row over `width` columns of T. A row is the work of one thread, its edges in order.
+// Folds the edges of every row over `width` columns of T. One thread processes the edges of a row, in order.
 template <class T, class Fold>
 void fold_rows(const Fold& fold, const Edges& edges, std::int64_t width, int threads) {
   constexpr std::int64_t least = kLeastTileBytes / sizeof(Accumulator<T>);

@@ -17,7 +17,7 @@
 namespace khop {
 namespace {
 
-// How exp is computed in A: an exponent is rounded by adding 1.5 * 2^mantissa, which leaves it in the low bits.
+// Constants of exp in A: adding 1.5 * 2^mantissa rounds the exponent and leaves it in the low bits.
 template <class A>
 struct ExpOf;
 template <>
@@ -33,7 +33,7 @@ struct ExpOf<double> {
   static constexpr double lowest = -708, ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;
 };
 
-// exp of values that are not positive, to 2 units in the last place; 0 where the result would be subnormal; NaN stays NaN.
+// exp of nonpositive values, to 2 ulp; 0 if the result would be subnormal; NaN stays NaN.
 // x = n ln 2 + r with |r| <= ln(2) / 2: 2^n by its bits, exp(r) by its Taylor series.
 template <class A, int bytes>
 KHOP_INLINE Lanes<A, bytes> exp_negative(const Lanes<A, bytes>& x) {

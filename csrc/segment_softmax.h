@@ -6,8 +6,8 @@
 
 namespace khop {
 
-// out[edge][head] = exp(score) / sum of exp(scores) over the edges of the same row, per head; computed from the row's largest
-// score, BFloat16 and Float16 in float32. Edges lie row after row: row i has those of [indptr[i], indptr[i + 1]).
+// out[edge][head] = exp(score) / sum of exp(scores) over the edges of the same row, per head; computed relative to the row's
+// largest score, BFloat16 and Float16 in float32. Row i has the edges [indptr[i], indptr[i + 1]).
 // The same bits for any number of threads and any instruction set.
 template <class T>
 void segment_softmax(const T* scores, std::int64_t heads, std::span<const std::int64_t> indptr, T* out, int threads);

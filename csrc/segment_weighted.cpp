@@ -88,7 +88,7 @@ struct DotsOfEdges {
     std::int64_t at = 0;
     for (; at + kDotLanes<T> <= count; at += kDotLanes<T>) add(sums, a + at, b + at);
     if (at < count) {
-      T rest_a[kDotLanes<T>]{}, rest_b[kDotLanes<T>]{};  // products of zeros change no sum
+      T rest_a[kDotLanes<T>]{}, rest_b[kDotLanes<T>]{};  // products of zeros do not change a sum
       std::memcpy(rest_a, a + at, static_cast<std::size_t>(count - at) * sizeof(T));
       std::memcpy(rest_b, b + at, static_cast<std::size_t>(count - at) * sizeof(T));
       add(sums, rest_a, rest_b);

@@ -17,7 +17,7 @@ void segment_weighted_sum(const T* x, std::int64_t width, const Accumulator<T>* 
 
 // The gradient with respect to the weights: out[edge][head] = the dot product of the head's columns of x[index] and of
 // gradient[row]. Lane i of kDotLanes sums the columns i, i + kDotLanes, ... of the head; then the upper half of the lanes is
-// added to the lower half until one is left.
+// added to the lower half until one lane is left.
 template <class T>
 void segment_weighted_sum_gradient(const T* x, std::int64_t width, const T* gradient, std::int64_t heads, Edges edges,
                                    Accumulator<T>* out, int threads);

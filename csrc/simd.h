@@ -1,4 +1,4 @@
-// One source, compiled for several instruction sets; the widest that the machine has is chosen at run time.
+// Compiles a kernel for several instruction sets; the widest one of the machine is chosen at run time.
 #pragma once
 
 #include "dispatch.h"
@@ -28,7 +28,7 @@ __attribute__((target("avx2"))) void run_avx2(Args... args) {
 }
 #endif
 
-// A function of its own: inlined into a large caller, the loop would lack registers.
+// A separate function: inlined into a large caller, the loop would lack registers.
 template <class OfAvx512, class OfAvx2, class OfPlain, class... Args>
 [[gnu::noinline]] void run_by_level(Args... args) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(KHOP_PLAIN_KERNELS)
@@ -48,7 +48,7 @@ template <class OfAvx512, class OfAvx2, class OfPlain, class... Args>
   OfPlain::run(args...);
 }
 
-// Kernel::run must be KHOP_INLINE, and so must all that it calls in its loops: only what is inlined is compiled anew.
+// Kernel::run must be KHOP_INLINE, like all functions that it calls in its loops: only inlined code is compiled per level.
 // Lanes are independent and products are not fused (-ffp-contract=off), so that every instruction set gives the same bits.
 template <class Kernel, class... Args>
 void run_widest(Args... args) {
@@ -61,8 +61,8 @@ KHOP_INLINE void unrolled(Fn&& fn) {
   [&]<int... i>(std::integer_sequence<int, i...>) KHOP_INLINED { (fn(i), ...); }(std::make_integer_sequence<int, count>());
 }
 
-// A kernel that is told how many bytes a register has: up to `most`. One that compares lanes should have 32 at most: GCC compares
-// those of AVX-512 one by one in code that it parses for fewer instructions.
+// A kernel with the number of bytes of a register as argument, at most `most`. For kernels that compare lanes, use at most 32,
+// because GCC compares AVX-512 lanes one by one in code parsed for a narrower instruction set.
 template <template <int> class Kernel, int most = 64, class... Args>
 void run_widest(Args... args) {
   run_by_level<Kernel<most>, Kernel<32>, Kernel<16>>(args...);

@@ -15,10 +15,10 @@
 namespace khop {
 namespace {
 
-constexpr std::int64_t kBlock = 64;  // rows whose searches go side by side
+constexpr std::int64_t kBlock = 64;  // rows whose searches are interleaved
 constexpr std::int64_t kEarliest = std::numeric_limits<std::int64_t>::min();
 
-// As far as 64 bits go.
+// Saturated to 64 bits.
 std::int64_t saturated(std::int64_t time, std::int64_t shift) {
   std::int64_t sum = 0;
   if (!__builtin_add_overflow(time, shift, &sum)) return sum;
@@ -44,7 +44,7 @@ class RangeWalk {
     whole_.nodes = request.nodes;
   }
 
-  // Frontier rows [first, last). The times at the ends of a block's ranges are on their way while the next block is searched.
+  // Processes frontier rows [first, last). The times at the ends of a block's ranges are prefetched while the next block is searched.
   void run(std::int64_t first, std::int64_t last) {
     Block before{first, first, rows_[1]}, block = after(before, last, rows_[0]);
     prefetch_pointers(block);
@@ -65,7 +65,7 @@ class RangeWalk {
   }
 
  private:
-  // Frontier rows [first, end).
+  // Processes frontier rows [first, end).
   struct Block {
     std::int64_t first, end;
     Row* rows;
@@ -103,8 +103,8 @@ class RangeWalk {
     if (earliest != kEarliest) search(2 * i, outline, row, earliest - 1);
   }
 
-  // fn(edge) of the first and the last edge of each range. An fn that only prefetches must be always_inline: GCC takes a call of it
-  // for one without effect and drops it.
+  // fn(edge) for the first and the last edge of each range. An fn that only prefetches must be always_inline, because GCC removes
+  // its calls otherwise.
   template <class Fn>
   KHOP_INLINE void over_ends(const Block& block, const Fn& fn) const {
     for (std::int64_t i = block.first; i < block.end; ++i) {
@@ -115,7 +115,7 @@ class RangeWalk {
     }
   }
 
-  // Both sides of each end are checked in plain times: one end in eight has them in two lines.
+  // Both sides of each end are checked in plain times; for one end in eight they are in two cache lines.
   KHOP_INLINE void prefetch_ends(const Block& block) const {
     if (plain_ == nullptr) {
       over_ends(block, [&](std::int64_t edge) __attribute__((always_inline)) { own_.prefetch(edge); });
@@ -136,7 +136,7 @@ class RangeWalk {
     if (has_sources_) over_ends(block, [&](std::int64_t edge) __attribute__((always_inline)) { own_.prefetch_source(edge); });
   }
 
-  // What is derived may be damaged: the graph's own times decide.
+  // Derived data may be damaged, so the graph's times decide.
   KHOP_INLINE void check(const Block& block) const {
     for (std::int64_t i = block.first; i < block.end; ++i) {
       const Row& row = block.row(i);
@@ -151,7 +151,7 @@ class RangeWalk {
     return before_ < 0 ? kEarliest : saturated(until_[i], -before_);
   }
 
-  // Without branches on where ranges end: that is a coin toss.
+  // Without branches on the ends of ranges, which are unpredictable.
   KHOP_INLINE bool fits_both_sides(std::int64_t i, const Row& row) const {
     const std::int64_t row_end = row.begin + row.degree, last = row_end - 1;
     const std::int64_t end = ranges_[2 * i + 1], bound = latest(i);
@@ -187,7 +187,7 @@ class RangeWalk {
     return low;
   }
 
-  // For the first time above `bound`; times of a row are guessed to lie about evenly between its first and its last.
+  // Starts the search for the first time above `bound`; the guess assumes evenly distributed times within a row.
   KHOP_INLINE void search(std::int64_t slot, const OutlinedRow& outline, const Row& row, std::int64_t bound) {
     const std::int64_t end = row.begin + row.degree;
     if (bound >= outline.last) {
@@ -198,7 +198,7 @@ class RangeWalk {
       ranges_[slot] = row.begin;
       return;
     }
-    // Differences of whole numbers: of times near 2^60 a double keeps every 256th.
+    // Differences of integers: near 2^60, a double represents only every 256th integer.
     const double share = distance(outline.first, bound) / distance(outline.first, outline.last);
     const auto guess = static_cast<std::int64_t>(share * static_cast<double>(row.degree - 1));
     searches_.begin(slot, outline, row.begin, end, row.begin + guess, bound, Found{ranges_});
@@ -211,7 +211,7 @@ class RangeWalk {
     if (most_ >= 0) begin = std::max(begin, end - most_);
   }
 
-  // Half of it, and never 0: signed numbers become doubles in one instruction.
+  // Half of it, never 0: signed integers are converted to double in one instruction.
   static KHOP_INLINE double distance(std::int64_t from, std::int64_t to) {
     const std::uint64_t whole = static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from);
     return static_cast<double>(static_cast<std::int64_t>(whole >> 1)) + 0.5;
@@ -219,7 +219,7 @@ class RangeWalk {
 
   const Csc<std::int64_t>& graph_;
   const EdgeTimes& own_;
-  const std::int64_t* const plain_;  // the own times, where they are int64 and of edges alone; or null
+  const std::int64_t* const plain_;  // the graph's times if they are int64 and only of edges, else null
   const std::int16_t* const outline_;
   const std::int64_t* const nodes_;
   const std::int64_t* const until_;
@@ -231,7 +231,7 @@ class RangeWalk {
   RisingSearches searches_;
 };
 
-// Calls fn(row) for every row, in parts of about as many edges each.
+// Calls fn(row) for every row, in parts with about equal numbers of edges.
 template <class Fn>
 void for_each_row(std::span<const std::int64_t> indptr, int threads, const Fn& fn) {
   const auto rows = static_cast<std::int64_t>(indptr.size()) - 1;

@@ -64,7 +64,7 @@ void TreeIndex::insert(std::span<const Id> ids, std::span<const std::int64_t> of
   }
 }
 
-// Writes the tree of each edge of rows from `row` on, of as many as fill the scratch; returns the row after them.
+// Writes the tree of each edge of rows from `row` on, until the scratch is full; returns the next row.
 std::size_t TreeIndex::spread(std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees, std::size_t row) {
   const auto first = static_cast<std::size_t>(offsets[row]);
   std::size_t end = first;

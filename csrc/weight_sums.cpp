@@ -16,8 +16,8 @@ namespace {
 constexpr std::int64_t kMostEdges = std::int64_t{1} << 31;
 constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
 
-// One row: the largest weight becomes a number of 32 bits, the others the same multiple of themselves, rounded down; what would
-// become 0 and was not becomes 1.
+// One row: the largest weight is scaled to 32 bits, the others by the same factor, rounded down, but at least to 1 unless they
+// are 0.
 template <class Weight>
 void row_sums(std::span<const Weight> weights, double largest, std::int64_t* sums) {
   int exponent = 0;

@@ -1,4 +1,4 @@
-// Words that start as zeros: in memory, or in a file of a folder.
+// Zero-initialized words, in memory or in a file of a folder.
 #pragma once
 
 #include <cstddef>

@@ -107,7 +107,7 @@ REFUSED: dict[str, Cases] = {
         ("edges_for gave ('n', 'to', 'n'), sources: torch.float32 of", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: khop.Edges(tensor([0.0]), tensor([0])), 1)).batch(0, 0)),
     ],
     "EdgeChunks": [
-        ("edge type ('n', 'to', 'n'): there is no chunk; give at least one khop.EdgeTable", lambda: written(edges={EDGE: khop.EdgeChunks([])})),
+        ("edge type ('n', 'to', 'n'): there are no chunks; give at least one khop.EdgeTable", lambda: written(edges={EDGE: khop.EdgeChunks([])})),
         ("edge type ('n', 'to', 'n') 5: give a khop.EdgeTable", lambda: written(edges={EDGE: khop.EdgeChunks([5])})),
     ],
     "EdgeTable": [
@@ -301,7 +301,7 @@ REFUSED: dict[str, Cases] = {
         ("links of ('*', '*', '*'): float32 of shape (2, 2); give int64", lambda: khop.Links(torch.ones(2, 2))),
         ("links of ('*', '*', '*'): int64 of shape (1,); give int64 (2,", lambda: khop.Links(tensor([1]))),
         ('edges of links is a tensor of layout sparse_coo: give a dense', lambda: khop.Links(SPARSE)),
-        ('edges of links is a tensor on the meta device, which holds no', lambda: khop.Links(torch.empty(2, 2, dtype=torch.int64, device='meta'))),
+        ('edges of links is a tensor on the meta device, which has no', lambda: khop.Links(torch.empty(2, 2, dtype=torch.int64, device='meta'))),
         ('labels of links 5: give numbers, as a tensor, an array or a list', lambda: khop.Links(ENDS, 5)),
         ("times of ('*', '*', '*'): float32 of shape (2,) for 2 links;", lambda: khop.Links(ENDS, times=tensor([1.0, 2]))),
         ('edge type 5: give source type, relation and destination type,', lambda: khop.Links({5: ENDS})),
@@ -363,7 +363,7 @@ REFUSED: dict[str, Cases] = {
         ('sampler 5: must be a khop.NeighborSampler, a khop.LinkSampler, or', lambda: list(khop.Loader(5, [0], 1, graph=GRAPH))),
         ("seed_times of 'n' 5: give numbers, as a tensor, an array or", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t')), seed_times=5)),
         ("seed_times of 'n' is a tensor of layout sparse_coo: give a dense", lambda: loader(seed_times=SPARSE)),
-        ("seed_times of 'n' is a tensor on the meta device, which holds no", lambda: loader(seeds=[0, 1, 2], seed_times=META)),
+        ("seed_times of 'n' is a tensor on the meta device, which has no", lambda: loader(seeds=[0, 1, 2], seed_times=META)),
         ('budget_bytes -1: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(-1)),
         ('budget_bytes 1.5: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(1.5)),
         ('device_cache_bytes None: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(1, device_cache_bytes=None)),
@@ -600,7 +600,7 @@ REFUSED: dict[str, Cases] = {
         ('graph 5: must be a path', lambda: khop.cluster_graph(5, TMP / 'zz', 2)),
         ('clusters 0: must be a whole number, 1 or more', lambda: khop.cluster_graph(written(), TMP / 'zz', 0)),
         ("method 'zz'", lambda: khop.cluster_graph(written(), TMP / 'zz', 2, method='zz')),
-        ("column 'x': 'n' nodes have it already", lambda: khop.cluster_graph(written(), TMP / 'zz', 2, column='x')),
+        ("column 'x': 'n' nodes already have it", lambda: khop.cluster_graph(written(), TMP / 'zz', 2, column='x')),
     ],
     "clusters_of": [
         ('graph 5: must be a khop.Graph', lambda: khop.clusters_of(5)),

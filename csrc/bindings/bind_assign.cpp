@@ -19,7 +19,7 @@ using EdgeArrays = std::tuple<std::int64_t, std::int64_t, In<std::int64_t>, AnyI
 // By type, member bit, by degree, capacity.
 using Limit = std::tuple<std::vector<std::int64_t>, std::uint8_t, bool, std::int64_t>;
 
-// Holds the arrays that an Assigner looks into.
+// Owns the arrays that an Assigner reads.
 template <class Label>
 class Assignment {
  public:

@@ -44,7 +44,7 @@ void check_rows(const Offsets& indptr, std::int64_t edges) {
   khop::check_rows(span_of(indptr), edges);
 }
 
-// How many rows of `width` entries an array has.
+// The number of rows of `width` entries in an array.
 std::int64_t rows_in(std::size_t entries, std::int64_t width, const char* name) {
   if (width < 0 || (width > 0 && entries % static_cast<std::size_t>(width) != 0)) {
     throw std::invalid_argument(std::string(name) + " has " + std::to_string(entries) + " entries: no whole rows of " +
@@ -66,7 +66,7 @@ khop::GatherColumn::Kind kind_of(const AnyIn& table, const AnyInto& out) {
   return table.dtype() == nb::dtype<std::int8_t>() ? Kind::int8 : Kind::uint8;
 }
 
-// A column, and how many rows its pieces have together.
+// A column, and the total number of rows of its pieces.
 std::pair<khop::GatherColumn, std::int64_t> column_of(const ColumnArguments& arguments, std::size_t ids) {
   const auto& [tables, width, scales, count, out] = arguments;
   if (tables.empty()) throw std::invalid_argument("a column has no piece");
@@ -77,7 +77,7 @@ std::pair<khop::GatherColumn, std::int64_t> column_of(const ColumnArguments& arg
   const bool is_copied = column.kind == khop::GatherColumn::Kind::bytes;
   if (!is_copied && out.dtype() != nb::dtype<float>()) throw nb::type_error("rows become bytes or float32");
   std::int64_t first = 0;
-  for (const AnyIn& table : tables) {  // where each lies, and the first of its rows
+  for (const AnyIn& table : tables) {  // the address of each, and its first row
     if (table.dtype() != tables[0].dtype()) throw nb::type_error("pieces of a table differ in type");
     if (!is_copied) visit<khop::Float16, khop::BFloat16, std::int8_t, std::uint8_t>(table, [](auto) {});
     column.pieces.push_back({table.data(), first});
@@ -97,10 +97,10 @@ void gather_columns(const std::vector<ColumnArguments>& arguments, const In<std:
     rows.push_back(of_table);
   }
   const nb::gil_scoped_release release;
-  std::map<std::int64_t, std::int64_t> checked;  // rows of a table -> how many of the ids are in range of it
+  std::map<std::int64_t, std::int64_t> checked;  // rows of a table -> number of checked ids
   for (std::size_t i = 0; i < columns.size(); ++i) {
     std::int64_t& known = checked[rows[i]];
-    if (columns[i].width == 0 || known >= columns[i].count) continue;  // rows without bytes have no number: any id is one of them
+    if (columns[i].width == 0 || known >= columns[i].count) continue;  // rows without bytes: any id is valid
     khop::check_ids(span_of(ids).first(static_cast<std::size_t>(columns[i].count)), rows[i], "row", threads);
     known = columns[i].count;
   }
@@ -111,7 +111,7 @@ khop::Edges edges_of(const Offsets& indptr, const Ids32& indices) { return {span
 
 std::size_t rows_of(const Offsets& indptr) { return indptr.size() - 1; }
 
-// What is folded: rows x of the sources, rows out of the destinations, as wide. One pass over indptr and indices.
+// Operands of a reduction: rows x of the sources and rows out of the destinations, with equal width. One pass over the edges.
 struct Folded {
   Folded(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out, int threads) : edges(edges_of(indptr, indices)) {
     if (x.ndim() != 2 || out.ndim() != 2 || x.shape(1) != out.shape(1)) {
@@ -138,7 +138,7 @@ void over_rows(const AnyIn& x, const AnyInto& out, Fn&& fn) {
   });
 }
 
-// As wide as a matrix, and as high.
+// Checks that two matrices have the same shape.
 template <class Array>
 void check_winners(const Array& winners, std::size_t rows, std::int64_t width) {
   if (winners.ndim() != 2) throw std::invalid_argument("winners must be a matrix");
@@ -184,7 +184,7 @@ void segment_max_gradient(const AnyIn& gradient, const Offsets& transposed_indpt
   });
 }
 
-// A weight of type A for each edge and head, where the heads share the columns evenly.
+// A weight of type A per edge and head; the heads share the columns evenly.
 template <class Weights>
 void check_edge_weights(const Weights& weights, bool is_double, std::int64_t heads, std::size_t edges, std::int64_t width) {
   if (weights.dtype() != (is_double ? nb::dtype<double>() : nb::dtype<float>())) {
@@ -225,7 +225,7 @@ void segment_weighted_sum_gradient(const AnyIn& x, const AnyIn& gradient, std::i
   });
 }
 
-// As many scores as heads for each edge of `indptr`, and room for as many.
+// Scores (edges, heads) for the edges of `indptr`, and an output of the same shape.
 void check_scores(const AnyIn& scores, std::int64_t heads, const Offsets& indptr, const AnyInto& out) {
   if (heads < 0) throw std::invalid_argument("heads " + std::to_string(heads) + ": must not be negative");
   const std::size_t edges = scores.ndim() == 0 ? 0 : scores.shape(0);

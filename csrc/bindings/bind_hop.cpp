@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::int64_t kMostFanout = (std::int64_t{1} << 31) - 1;
 
-// A graph's arrays, taken over from Python once.
+// A graph's arrays, converted from Python once.
 class Edges {
  public:
   template <class Index>
@@ -40,7 +40,7 @@ class Edges {
   std::size_t count() const {
     return std::visit([](const auto& indices) { return indices.size(); }, indices_);
   }
-  std::int64_t num_sources() const { return num_sources_; }  // -1: not known
+  std::int64_t num_sources() const { return num_sources_; }  // -1: unknown
   bool is_wide() const { return indices_.index() == 1; }
 
   // fn(Csc<Index>)
@@ -57,13 +57,13 @@ class Edges {
   std::int64_t num_sources_;
 };
 
-// The rows that all edge types into a node type draw for.
+// The rows of the draws of all edge types into a node type.
 struct Rows {
   Ids nodes;
   std::optional<Ids> original_ids, trees;
 };
 
-// The kernel that carries out a draw.
+// The kernel that executes a draw.
 enum class Kernel { uniform, weighted, smallest };
 
 Kernel kernel_named(std::string_view name) {
@@ -73,13 +73,13 @@ Kernel kernel_named(std::string_view name) {
   throw std::invalid_argument("kernel '" + std::string(name) + "': must be uniform, weighted or smallest");
 }
 
-// The keys of edges, of which a row gives the smallest.
+// The keys of edges, of which a row returns the smallest.
 struct Order {
   std::optional<SourceNumbers> numbers;  // keys by source; none: `keys`
   std::optional<Ids> keys, source_ids;
   std::optional<In<std::uint8_t>> has_parallel;
 
-  // An array that is there has an entry per edge or row: an empty one is not the same as none.
+  // A given array has an entry per edge or row: an empty array is not the same as none.
   void check(const Edges& edges) const {
     if (keys) check_size(keys->size(), edges.count(), "keys");
     if (source_ids) check_size(source_ids->size(), edges.count(), "source_ids");
@@ -147,7 +147,7 @@ struct DrawRequest {
 
 using Draws = std::vector<const DrawRequest*>;
 
-// What the draws of a hop are written into, one after another.
+// The output of the draws of a hop, concatenated.
 struct HopBuffers {
   std::optional<Buffer<std::int64_t>> offsets, wide_nodes, edges;
   std::optional<Buffer<std::int32_t>> nodes;

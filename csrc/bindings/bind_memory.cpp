@@ -34,7 +34,7 @@ Out<std::uint8_t> pooled_bytes(std::size_t count) {
   return Buffer<std::uint8_t>(count).tensor({count});
 }
 
-// The advice returns at once, but requests of reading may wait for a place in the disk's queue.
+// The advice returns immediately, but read requests may wait for the disk's queue.
 template <auto advise>
 void advised(const Bytes& bytes) {
   const nb::gil_scoped_release release;

@@ -47,10 +47,10 @@ std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> owner_order(Ids 
   return {counts.tensor({bounds.size() - 1}), rows};
 }
 
-// Offsets, nodes and maybe edges of every owner.
+// Offsets, nodes and optional edges of every owner.
 using DrawnByOwner = std::tuple<Ids, AnyIn, std::optional<Ids>>;
 
-// Offsets and edges; nodes go to `nodes`, which is of the widest type that any owner has.
+// Offsets and edges; nodes are written to `nodes`, which has the widest type of all owners.
 std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> join_drawn(const std::vector<DrawnByOwner>& drawn,
                                                                            std::optional<Ids> order, const AnyInto& nodes) {
   std::vector<OwnerDrawn> owners;

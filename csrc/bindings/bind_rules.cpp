@@ -29,7 +29,7 @@ WholeNumbers numbers_of(const Any& any) {
   return std::visit([](const auto& numbers) { return WholeNumbers(span_of(numbers)); }, any);
 }
 
-// Throws std::invalid_argument unless some time is there for each edge.
+// Throws std::invalid_argument unless each edge has a time.
 EdgeTimes times_of(const OwnTimes& own, std::size_t edges) {
   const auto& [of_edges, of_sources, indices] = own;
   EdgeTimes times;

@@ -21,11 +21,11 @@
 namespace khop::bindings {
 namespace {
 
-// An index, and what is looked up in it.
+// An index, and the ids to look up in it.
 using AnyIds = std::variant<In<std::int32_t>, In<std::int64_t>>;
 using Lookup = std::pair<NodeIndex*, AnyIds>;
 
-// The local ids of all lookups, one after another.
+// The local ids of all lookups, concatenated.
 Out<std::int32_t> insert(const std::vector<Lookup>& lookups) {
   const auto size_of = [](const AnyIds& any) { return std::visit([](const auto& ids) { return ids.size(); }, any); };
   std::size_t count = 0;

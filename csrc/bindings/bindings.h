@@ -1,4 +1,4 @@
-// What every binding file shares: array types, and handing a buffer to Python.
+// Shared by all binding files: array types, and the transfer of a buffer to Python.
 // Bindings check, convert, release the GIL and call; they hold no logic.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace nb = nanobind;
 
 namespace khop::bindings {
 
-// A contiguous CPU array that is only read. Anything with __dlpack__ or the buffer protocol is taken as it lies.
+// A contiguous read-only CPU array. Objects with __dlpack__ or the buffer protocol are not copied.
 template <class T>
 using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ids = In<std::int64_t>;
@@ -40,7 +40,7 @@ inline std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids
   return ids ? span_of(*ids) : std::span<const std::int64_t>{};
 }
 
-// A block of the pool on its way into a tensor: goes back by itself if an exception comes first.
+// A block of the pool that will become a tensor; an exception returns it to the pool.
 template <class T>
 class Buffer {
  public:
@@ -53,7 +53,7 @@ class Buffer {
 
   T* data() const { return static_cast<T*>(block_.data); }
 
-  // The first entries as a tensor that owns the block and gives it back when it dies. Call with the GIL held, once.
+  // The first entries as a tensor, whose destruction returns the block. Call once, with the GIL held.
   Out<T> tensor(std::initializer_list<std::size_t> shape) {
     auto* const lent = new Lent{pool_, block_};
     nb::capsule owner(lent, [](void* pointer) noexcept {

@@ -26,7 +26,7 @@ void bind_damage(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   module.doc() = "khop's native core. Call it through khop.kernels, which checks shapes and ids.";
-  nb::set_leak_warnings(false);  // a graph that is alive when Python ends is no news to anybody
+  nb::set_leak_warnings(false);  // a graph may exist when Python exits
   bind_damage(module);
   bind_assign(module);
   bind_cooccurrences(module);

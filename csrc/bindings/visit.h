@@ -1,4 +1,4 @@
-// Arrays whose element type is known at run time only, and the call of a template with that type.
+// Arrays with an element type known only at run time, and dispatch to a template by this type.
 #pragma once
 
 #include "bindings.h"

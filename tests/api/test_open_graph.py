@@ -122,7 +122,9 @@ def test_a_mask_that_marks_no_node_is_left_out_with_a_warning() -> None:
     given = dgl_graph(
         {"_N": (3, {"val_mask": torch.zeros(3, dtype=torch.bool)})}, {("_N", "_E", "_N"): ([], [])}, {}
     )
-    with pytest.warns(UserWarning, match="the mask of 'val' marks no 'node' node: the split is left out"):
+    with pytest.warns(
+        UserWarning, match="the mask of 'val' does not mark any 'node' node: the split is omitted"
+    ):
         assert khop.graph_from_dgl(given).split_names == ()
 
 
@@ -145,7 +147,7 @@ def test_nodes_edges_and_their_numbers() -> None:
     given.add_node("b", x=[1.0, 2.0], age=3, club="red")
     given.add_node("a", x=[3.0, 4.0], age=5)
     given.add_edge("a", "b", weight=0.5)
-    with pytest.warns(UserWarning, match="attribute 'club' of nodes is left out: it has text"):
+    with pytest.warns(UserWarning, match="attribute 'club' of nodes is omitted: it has text"):
         graph = khop.graph_from_networkx(given)
     assert ends(graph) == [(1, 0)]
     assert graph.columns["node"]["x"].tolist() == [[1, 2], [3, 4]]
@@ -169,7 +171,7 @@ def test_empty_graphs_lists_of_different_lengths_and_other_objects() -> None:
     given = networkx.Graph()
     given.add_node(0, x=[1.0], y=np.ones(2))
     given.add_node(1, x=[1.0, 2.0], y=np.ones(2))
-    with pytest.warns(UserWarning, match="'x' of nodes is left out: its lists are not numbers of one length"):
+    with pytest.warns(UserWarning, match="'x' of nodes is omitted: its lists are not numbers of one length"):
         assert set(khop.graph_from_networkx(given).columns["node"]) == {"y"}
     with pytest.raises(ValueError, match="must be a NetworkX graph"):
         khop.graph_from_networkx({0: [1]})

@@ -44,7 +44,10 @@ def test_every_command_sees_the_new_rows(shop: Path, khop_command: Command) -> N
     current = open_folder(shop)
     counts = "+3 user, +5 item, +40 user buys item, +40 item bought-by user"
     assert ran.stdout.splitlines()[0] == f"shop: snapshot {current.fingerprint[:16]}: {counts}"
-    notes = ["item.brand: 1 rows with words or categories that training lacks", "Show it: khop info shop"]
+    notes = [
+        "item.brand: 1 rows with words or categories that are not in training",
+        "Show it: khop info shop",
+    ]
     assert ran.stdout.splitlines()[1:] == notes
     follow(khop_command, ran)
     assert khop_command("lookup", "shop", "user", "u32").stdout == "u32\t32\n"

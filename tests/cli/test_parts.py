@@ -62,7 +62,7 @@ def test_a_part_that_is_missing_is_said_before_anything_is_made(khop_command: Co
     Path("parts/part-0001").rename("elsewhere")
     ran = khop_command("train", "run.toml", "--graph", parts, "--out", "a")
     assert ran.code != 0
-    assert "part 1 of 3 is not on this machine, there is no part-0001" in ran.stderr
+    assert "part 1 of 3 is not on this machine: there is no part-0001" in ran.stderr
 
 
 @pytest.mark.long

@@ -78,7 +78,7 @@ def test_later_files_become_predictions_in_other_processes(trained: Path, khop_c
         ).stdout
 
     ran = khop_command("import", "later.toml", "later", "--encoders", "run")
-    assert "item.brand: 1 rows with words or categories that training lacks" in ran.stdout
+    assert "item.brand: 1 rows with words or categories that are not in training" in ran.stdout
     assert commands_in(ran)[-1] == "khop predict run --graph later"
     follow(khop_command, ran)
     outcome = json.loads(khop("predict", "run", "--graph", "later", "--out", "new.parquet", "--json"))

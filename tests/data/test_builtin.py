@@ -129,10 +129,10 @@ def test_a_built_in_graph_opens_by_its_name(
     assert opened.folder is not None
     assert opened.folder.path == plain.path
     (tmp_path / "debian").mkdir()
-    with pytest.raises(ValueError, match=r"names a built-in graph and a folder here; give '\./debian'"):
+    with pytest.raises(ValueError, match=r"names both a built-in graph and a folder; give '\./debian'"):
         open_graph("debian")
     for folder in ("./debian", Path("debian")):
-        with pytest.raises(ValueError, match="no graph folder"):
+        with pytest.raises(ValueError, match="not a graph folder"):
             open_graph(folder)
 
 

@@ -53,7 +53,7 @@ def test_further_edges_come_with_their_columns_and_reverses_and_what_was_there_s
 @pytest.mark.parametrize(
     ("edge_type", "column", "message"),
     [
-        (LIKE, DAYS, "like.*the graph has it already, give the new one another name"),
+        (LIKE, DAYS, "like.*the graph already has it; give the new one another name"),
         (BUYS, DAYS, "no node type 'user'"),
         (("item", "near", "item"), DAYS[:2], "near.*column 'c' has 2 rows, but .* has 4 edges"),
         (("item", "near", "item"), np.array(list("abcd")), "near.*column 'c' is str32: convert it to one of"),
@@ -74,7 +74,10 @@ def test_further_edges_that_do_not_fit_are_named(
     [
         (("item", "liked", "item"), "near.*reverse_of .*liked.*: no such edge type; there are .*like"),
         (BUYS, "near.*reverse_of .*buys.*: it must lead from destination to source"),
-        (LIKE, r"near.*reverse_of .*like.*: some edge has no reverse there \(4 and 4 edges\); add it, or"),
+        (
+            LIKE,
+            r"near.*reverse_of .*like.*: some edges have no reverse in it \(4 and 4 edges\); add them, or",
+        ),
     ],
     ids=["not there", "other ends", "other edges"],
 )

@@ -255,7 +255,10 @@ BAD_NODES = {
         "column 'b' has 4 rows, but node type 'item' has 3 nodes; give one row for each",
     ),
     "column shorter than count": (NodeTable(5, {"a": np.zeros(3)}), "column 'a' has 3 rows, but"),
-    "no count": (NodeTable(), "node type 'item': neither count nor column; give NodeTable(count=...)"),
+    "no count": (
+        NodeTable(),
+        "node type 'item': has neither a count nor a column; give NodeTable(count=...)",
+    ),
     "negative count": (NodeTable(-1), "node type 'item': count -1: must be a whole number, 0 or more"),
     "list": (NodeTable(columns={"x": [1, 2]}), "column 'x' is a list: give a torch tensor or a NumPy array"),
     "complex": (
@@ -280,7 +283,7 @@ BAD_NODES = {
     "split of reals": (NodeTable(5, splits={"train": np.zeros(2)}), "split 'train' is float64 of shape (2,)"),
     "id twice in a split": (
         NodeTable(5, splits={"train": torch.tensor([3, 1, 4, 1, 3])}),
-        "split 'train'[3] is 1: that node is in the split already; drop one",
+        "split 'train'[3] is 1: that node is already in the split; drop one",
     ),
     "splits overlap": (
         NodeTable(9, splits={"train": np.array([1, 2]), "val": np.array([3]), "test": np.array([8, 3])}),
@@ -380,11 +383,11 @@ BAD_EDGES = {
     ),
     "reverse of fewer edges": (
         {LINK: EdgeTable(TWO, TWO, reverse_of=BACK), BACK: EdgeTable(TWO[:1], TWO[:1])},
-        "some edge has no reverse there (2 and 1 edges); add it, or leave reverse_of out",
+        "some edges have no reverse in it (2 and 1 edges); add them, or omit reverse_of",
     ),
     "reverse of other edges": (
         {LINK: EdgeTable(TWO, TWO, reverse_of=BACK), BACK: EdgeTable(TWO, TWO[::-1])},
-        "some edge has no reverse there (2 and 2 edges)",
+        "some edges have no reverse in it (2 and 2 edges)",
     ),
     "reverse of two": (
         {
@@ -460,10 +463,10 @@ def test_budget_threads_and_chunks_do_not_change_the_folder(
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ({BUYS: EdgeChunks([])}, "there is no chunk; give at least one khop.EdgeTable"),
+        ({BUYS: EdgeChunks([])}, "there are no chunks; give at least one khop.EdgeTable"),
         (
             {BUYS: EdgeChunks([EdgeTable(SOURCES, DESTINATIONS), EdgeTable(SOURCES, DESTINATIONS, COLUMNS)])},
-            "chunk 1 has columns .*'time'.*, the first has {}; give all chunks the same",
+            "chunk 1 has columns .*'time'.*, but the first has {}; give all chunks the same",
         ),
         (
             {BUYS: EdgeChunks([EdgeTable(SOURCES, DESTINATIONS + 500)])},

@@ -61,5 +61,5 @@ def test_a_kill_leaves_a_graph_and_the_next_call_erases_the_rest(graph: Path, at
 
 
 def test_an_append_is_waited_for(graph: Path) -> None:
-    with only_writer(graph), pytest.raises(ValueError, match="another process appends to it"):
+    with only_writer(graph), pytest.raises(ValueError, match="another process is appending to it"):
         compact(graph)

@@ -82,7 +82,7 @@ def test_a_graph_takes_the_edges_and_keeps_what_it_had() -> None:
 
 def test_edges_that_are_there_already_are_refused() -> None:
     graph = Graph(GRAPH, FeatureTable({}))
-    with pytest.raises(ValueError, match=r"\('user', 'buys', 'item'\): the graph has it already"):
+    with pytest.raises(ValueError, match=r"\('user', 'buys', 'item'\): the graph already has it"):
         graph.with_edges({BUYS: EdgeTable(USERS, ITEMS)})
     with pytest.raises(ValueError, match="edge type 'buys': give source type, relation and destination type"):
         graph.csc("buys")  # type: ignore[arg-type]

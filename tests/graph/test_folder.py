@@ -190,7 +190,9 @@ def test_arrays_that_numpy_wrote_are_read_too(shop: Path) -> None:
 def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere: no such folder"):
         open_folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"no graph folder, or unfinished: no graph\.json; write it again"):
+    with pytest.raises(
+        ValueError, match=r"not a graph folder, or unfinished: graph\.json is missing; write it again"
+    ):
         open_folder(tmp_path)
 
 
@@ -423,7 +425,7 @@ def test_the_layout_is_the_documented_one() -> None:
 def test_the_count_of_nodes_comes_from_ids_or_a_column() -> None:
     assert GivenNodes.of("user", NodeTable(ids=["a", "b"])).entry.count == 2
     assert GivenNodes.of("user", NodeTable(columns={"x": np.zeros(3)})).entry.count == 3
-    with pytest.raises(ValueError, match="neither count nor column"):
+    with pytest.raises(ValueError, match="neither a count nor a column"):
         GivenNodes.of("user", NodeTable())
 
 

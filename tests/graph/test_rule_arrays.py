@@ -136,10 +136,10 @@ class Given(khop.RuleBase):
     [
         (lambda request: request.neighbors(torch.tensor([4]), EDGES), r"gave a row 4 edges, where most\(2\)"),
         (lambda request: request.neighbors(TWO, EDGES), "offsets do not split 4 edges into 1 rows"),
-        (lambda request: request.neighbors(TWO, EDGES[2:] + 1), "gave an edge of another row; draw from"),
+        (lambda request: request.neighbors(TWO, EDGES[2:] + 1), "returned an edge of another row; draw from"),
         (lambda request: request.neighbors(TWO, EDGES[:2], torch.ones(2)), "gave weights, where has_weights"),
         (lambda request: request.neighbors(TWO, EDGES[:2], TWO), "weights are torch.int64"),
-        (lambda request: Neighbors(torch.tensor([0, 2]), NODES[:2]), "gave no edges; make Neighbors by"),
+        (lambda request: Neighbors(torch.tensor([0, 2]), NODES[:2]), "returned no edges; make Neighbors by"),
         (lambda request: Neighbors(torch.tensor([0, 2]), NODES[:2], EDGES[2:]), "nodes are not the sources"),
     ],
 )

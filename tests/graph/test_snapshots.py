@@ -149,7 +149,7 @@ def test_a_snapshot_that_is_missing_is_named(graph: Path) -> None:
 
 
 def test_one_process_writes(graph: Path) -> None:
-    expected = pytest.raises(ValueError, match="another process appends to it")
+    expected = pytest.raises(ValueError, match="another process is appending to it")
     with only_writer(graph), expected, only_writer(graph):
         pass
     with only_writer(graph):

@@ -91,13 +91,13 @@ def test_by_default_a_store_is_one_partition_of_this_process() -> None:
         (lambda g: g.local_csc(EDGE), "the edges of a Small are not in this process"),
         (lambda g: g.num_edges(EDGE), "the edges of a Small are not in this process"),
         (lambda g: g.in_one_piece("save"), "save: the edges of a Small are not in this process"),
-        (lambda g: g.only([EDGE]), "Small cannot leave edge types out; give the sampler fanouts of 0"),
-        (lambda g: g.keeping({EDGE: [torch.arange(3)]}), "Small cannot leave edges out"),
+        (lambda g: g.only([EDGE]), "Small cannot exclude edge types; give the sampler fanouts of 0"),
+        (lambda g: g.keeping({EDGE: [torch.arange(3)]}), "Small cannot exclude edges"),
         (
             lambda g: g.sample_negatives(
                 EDGE, UniformNegatives(), Positives(torch.arange(1), torch.arange(1)), DrawKey(0)
             ),
-            "Small draws no negatives; give negatives with khop.Links",
+            "Small does not draw negatives; give negatives with khop.Links",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_damaged_graph_json_is_a_finding_and_a_missing_one_an_error(shop: Path
     assert finding.file == "graph.json"
     assert "fingerprint differs from its content" in finding.problem
     file.unlink()
-    with pytest.raises(ValueError, match=r"no graph folder, or unfinished: no graph\.json"):
+    with pytest.raises(ValueError, match=r"not a graph folder, or unfinished: graph\.json is missing"):
         verify_folder(shop)
 
 
@@ -134,7 +134,7 @@ CONTRADICTIONS = {
     "node twice in a split": (
         "nodes/item/splits/test.npy",
         [1, 1],
-        "test.npy[1] is 1: that node is in the split",
+        "test.npy[1] is 1: that node is already in the split",
     ),
     "splits overlap": (
         "nodes/item/splits/test.npy",

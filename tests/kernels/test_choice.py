@@ -129,7 +129,7 @@ def test_the_trial_runs_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("khop.kernels.triton.trial.launch", lambda *operands, **constants: None)
     assert (
         why_not_built(cpu)
-        == "a kernel could not be built: RuntimeError: a kernel that copies numbers gives other ones"
+        == "a kernel could not be built: RuntimeError: a kernel that copies numbers returned other numbers"
     )
 
 

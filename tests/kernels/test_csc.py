@@ -173,7 +173,11 @@ def test_inputs_that_are_not_contiguous() -> None:
             r"sources are torch.int64 \(1, 2\)",
         ),
         (torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), "2 sources, 3 destinations"),
-        (torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int32), "must be alike"),
+        (
+            torch.zeros(2, dtype=torch.int64),
+            torch.zeros(2, dtype=torch.int32),
+            "must have the same dtype and device",
+        ),
     ],
 )
 def test_what_is_no_edge_list_is_said(sources: Tensor, destinations: Tensor, message: str) -> None:

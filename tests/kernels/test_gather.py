@@ -18,7 +18,7 @@ from torch import Tensor
 
 from khop.kernels import gather as file_rows
 from khop.kernels.gather import (
-    DEAF,
+    IGNORES_PREFETCH,
     PLACE,
     SMALL_DTYPES,
     GatheredColumn,
@@ -313,9 +313,9 @@ def test_numbers_without_a_shape_and_no_rows(tmp_path: Path) -> None:
 
 def test_file_systems_that_ignore_announcements_are_read_by_threads(tmp_path: Path) -> None:
     table = torch.arange(4000).view(-1, 4)
-    assert stored(tmp_path / "local", table).heeds_announcements
-    for number in DEAF:
-        assert not stored(tmp_path / "other", table, number).heeds_announcements
+    assert stored(tmp_path / "local", table).can_prefetch
+    for number in IGNORES_PREFETCH:
+        assert not stored(tmp_path / "other", table, number).can_prefetch
     assert RowFile.open(tmp_path / "local", HEADER, 1000, (4,), torch.int64).shape == (4,)
 
 

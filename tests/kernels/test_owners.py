@@ -182,7 +182,7 @@ def test_it_takes_as_many_bytes_as_it_says(count: int) -> None:
 
 def test_ids_that_do_not_ascend_or_do_not_exist_are_refused() -> None:
     for ids in ([3, 2], [2, 2]):
-        with pytest.raises(ValueError, match="must ascend"):
+        with pytest.raises(ValueError, match="must be ascending"):
             IdSlots.of(torch.tensor(ids), 5)
     with pytest.raises(ValueError, match=r"kept id 5 at position 1"):
         IdSlots.of(torch.tensor([2, 5]), 5)

@@ -74,7 +74,7 @@ def same_rows(folder: Path, other: Path) -> bool:
     """Return whether another path of the folder has the same rows, which are read by threads."""
     disk, mapped = folder_features(khop.open_folder(other), room_bytes=0), khop.open_graph(folder).features
     assert isinstance(disk, DiskTable)
-    assert not disk.files["node"]["x"].heeds_announcements
+    assert not disk.files["node"]["x"].can_prefetch
     ids = torch.randint(NODES, (20_000,), generator=torch.Generator().manual_seed(0))
     rows = {"node": Rows(ids, ("x",))}
     return torch.equal(disk.gather(rows)["node"]["x"], mapped.gather(rows)["node"]["x"])

@@ -99,7 +99,7 @@ def test_a_mask_that_marks_no_node_is_left_out_with_a_warning(tmp_path: Path) ->
     data = plain()
     data.val_mask, data.test_mask = torch.zeros(25, dtype=torch.bool), torch.zeros(25, 2, dtype=torch.bool)
     data.test_mask[3, 1] = True
-    with pytest.warns(UserWarning, match="marks no 'node' node: the split is left out") as warned:
+    with pytest.warns(UserWarning, match="does not mark any 'node' node: the split is omitted") as warned:
         graph = khop.graph_from_pyg(data)
     assert ["'val'" in str(one.message) or "'test.0'" in str(one.message) for one in warned] == [True, True]
     assert warned[0].filename == __file__

@@ -54,7 +54,7 @@ def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
     shchur(tmp_path / "ms_academic_cs.npz")
     arrays = dict(np.load(tmp_path / "ms_academic_cs.npz", allow_pickle=True))
     np.savez(tmp_path / "ms_academic_cs.npz", **(arrays | {"labels": np.array([0, None, 1], object)}))
-    with pytest.raises(ValueError, match="array labels: holds Python objects"):
+    with pytest.raises(ValueError, match="array labels: has Python objects"):
         imported(tmp_path, "Coauthor-CS", root=".")
 
 

@@ -48,7 +48,7 @@ def test_tables_give_the_predictions_of_their_folder(trained: Path, tmp_path: Pa
     of_folder, of_tables = loaded.predict(tmp_path / "later"), loaded.predict(tables())
     assert of_folder.table.equals(of_tables.table)
     assert of_tables.table["id"].to_pylist() == later_tables()["item"]["item_id"].to_pylist()
-    assert of_tables.notes == ("item.brand: 1 rows with words or categories that training lacks",)
+    assert of_tables.notes == ("item.brand: 1 rows with words or categories that are not in training",)
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_a_run_on_embedded_categories_predicts_later_tables(tmp_path: Path) -> N
     loaded = khop.load_run(tmp_path / "run")
     of_folder, of_tables = loaded.predict(tmp_path / "later"), loaded.predict(tables())
     assert of_folder.table.equals(of_tables.table)
-    assert of_tables.notes == ("item.brand: 1 rows with words or categories that training lacks",)
+    assert of_tables.notes == ("item.brand: 1 rows with words or categories that are not in training",)
 
 
 def test_the_weights_are_those_of_the_checkpoint(trained: Path) -> None:

@@ -85,7 +85,7 @@ HelpAll = Annotated[
         "--help-all",
         is_eager=True,
         callback=_show_all,
-        help="Show all options and exit; --help-all SECTION those of a table of run.toml, such as model.",
+        help="Show all options and exit; --help-all SECTION: those of a table of run.toml, such as model.",
     ),
 ]
 
@@ -229,7 +229,7 @@ class RunCommand(ComponentCommand):
         if "--help-all" in args:
             kinds = {
                 entry.option.removeprefix("--").replace("-", "_"): replace(
-                    entry, description=f"{entry.description}; of {', '.join(names)}"
+                    entry, description=f"{entry.description}; for {', '.join(names)}"
                 )
                 for entry, names in kind_fields().values()
             }

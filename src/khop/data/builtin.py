@@ -36,14 +36,13 @@ def builtin_folder(
 ) -> Path:
     """Return the graph folder of a built-in graph. The first use writes it, in a few seconds.
 
-    The folder appears whole or not at all. Processes may call this at the same time; all of them get the
-    folder.
+    The folder is written atomically. Processes may call this concurrently.
 
     Args:
         name: Name of the graph, one of `khop.builtin_names()`.
         cache: Folder of built-in graphs, by default $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else
             ~/.cache/khop.
-        notice: Function called with a text, the bytes done and the bytes in all while the folder is
+        notice: Function called with a text, the bytes done and the total bytes while the folder is
             written.
     Returns:
         The path of the graph folder.
@@ -63,7 +62,7 @@ def builtin_folder(
 
 
 def named_folder(graph: str | os.PathLike[str]) -> Path:
-    """Return the folder for `graph`: a built-in graph given by its name as text, else the path itself.
+    """Return the folder for `graph`: that of a built-in graph for its name, else the path itself.
 
     A folder in an object store is staged to the cache. ValueError if a name could be both.
     """
@@ -76,7 +75,7 @@ def named_folder(graph: str | os.PathLike[str]) -> Path:
         return Path(graph)
     if Path(graph).exists():
         raise ValueError(
-            f"graph {graph!r}: names a built-in graph and a folder here; give './{graph}' for the folder, or "
+            f"graph {graph!r}: names both a built-in graph and a folder; give './{graph}' for the folder, or "
             f"khop.builtin_folder({graph!r}) for the built-in one"
         )
     return builtin_folder(graph)
@@ -87,7 +86,7 @@ def _write(name: str, folder: Path, notice: ProgressCallback | None) -> None:
     try:
         write_debian(folder, name, facts, notice)
     except ValueError:
-        # Another process wrote it first, from the same snapshot: the same graph.
+        # Another process wrote the same graph first.
         if not folder.exists():
             raise
 

@@ -1,7 +1,7 @@
 """Registry of importers, and their declarations for `khop import`.
 
-An importer is a component that writes a graph folder from data of another program. This module imports none
-of their implementations, and not torch.
+An importer is a component that writes a graph folder from data of another program. This module does not
+import implementations or torch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ImportContext:
     """Inputs of an importer's `build` other than its options."""
 
     folder: Path  # relative paths in the options start here: the folder of the spec, or the working directory
-    memory: int | None = None  # bytes for edges and columns under way; None: half of what is free
+    memory: int | None = None  # bytes for edges and columns in memory; None: half of the free memory
     threads: int = 1
-    cache: Path | None = None  # where downloads go; None: the user's cache
+    cache: Path | None = None  # folder of downloads; None: the user's cache
 
 
 class Importer(Protocol):
@@ -47,16 +47,16 @@ class Importer(Protocol):
         ...
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder, complete or not at all. `notice` receives the progress.
+        """Write the graph folder atomically. `notice` receives the progress.
 
-        Returns its size in words, such as "90 items", and a line for each note, such as edges left out.
+        Returns a text with its size, such as "90 items", and a line for each note, such as omitted edges.
         """
         ...
 
 
 BUILTIN_NAMES = ("debian", "debian-typed")
 SNAPSHOT_SHA256 = "0e66b2ccb1df183381ca4f6ac3a291b958917d57f44fc5904a9a4c405d74da38"
-_RECIPE = 1  # raise it when a snapshot becomes another graph, so that old folders in caches are not used
+_RECIPE = 1  # increase it when a snapshot changes the graph, so that old folders in caches are not used
 
 
 def builtin_path(name: str, cache: Path) -> Path:
@@ -65,13 +65,13 @@ def builtin_path(name: str, cache: Path) -> Path:
 
 
 def graph_name(folder: Path) -> str:
-    """Return the name of the graph of a folder: that of the folder, or of the built-in graph in a cache."""
+    """Return the name of a folder's graph: the folder's name, or that of the built-in graph in a cache."""
     return next((name for name in BUILTIN_NAMES if folder == builtin_path(name, folder.parent)), folder.name)
 
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """Options of all imports of sets that are published as files."""
+    """Options of all imports of published datasets."""
 
     name: str
     """Name of the set"""
@@ -83,7 +83,7 @@ class PublishedSet:
 
 @dataclass(frozen=True)
 class OgbOptions(PublishedSet):
-    """Options of an import of one of OGB's sets."""
+    """Options of an import of an OGB dataset."""
 
     name: str
     """Name of the set, as in ogb:ogbn-arxiv"""
@@ -92,7 +92,7 @@ class OgbOptions(PublishedSet):
 
 
 class Ogb:
-    """One of OGB's node or link sets."""
+    """A node or link dataset of OGB."""
 
     Options = OgbOptions
     build = ImportedLater("khop.data.formats.ogb:OgbImporter")

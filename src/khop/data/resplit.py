@@ -1,4 +1,4 @@
-"""Graph folders with random splits of the labeled nodes. All else is shared with the old folder."""
+"""Graph folders with random splits of the labeled nodes. All other data are shared with the old folder."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ def resplit(
 ) -> dict[str, int]:
     """Write a graph with random splits of the labeled nodes; return the number of nodes of each split.
 
-    Arrays are shared with `graph` where the file system has hard links, and copied elsewhere. The splits
-    depend on the graph's number of labeled nodes, the ratio and the seed alone.
+    Arrays are shared with `graph` if the file system has hard links, and copied otherwise. The splits depend
+    only on the number of labeled nodes, the ratio and the seed.
 
     Args:
         graph: Graph folder, not partitioned.
         out: Graph folder to write.
-        ratio: Shares of training, validation and test nodes. Without a third one, all others are test nodes.
+        ratio: Shares of training, validation and test nodes. Without a third share, all others are test
+            nodes.
         node_type: Node type with labels; default: the only one.
         label: Label column; default: the only one.
         seed: Seed of the split, default 0.
-        notice: Receives the progress.
+        notice: Function called with the progress.
     Raises:
         ValueError: The shares are not 2 or 3 numbers from 0 to 1 with a sum of at most 1, or the folder is
             partitioned, or damaged.

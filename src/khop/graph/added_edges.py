@@ -1,7 +1,7 @@
 """Edge types added to a graph in memory, and the probability that a batch visits a node.
 
-Added edges are given, or link nodes that occur together, such as items bought by the same users. Caches of
-remote rows use the probabilities.
+Added edges are given by the user, or connect nodes that occur together, such as items bought by the same
+users. Caches of remote rows use the probabilities.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def with_edges(graph: CscGraph, edges: Mapping[EdgeType, EdgeTable], threads: in
     for edge_type in edges:
         if edge_type in graph.edges:
             raise ValueError(
-                f"edge type {edge_type}: the graph has it already, give the new one another name"
+                f"edge type {edge_type}: the graph already has it; give the new one another name"
             )
     added = csc_graph_from_edges(
         graph.counts,
@@ -63,7 +63,7 @@ def with_edges(graph: CscGraph, edges: Mapping[EdgeType, EdgeTable], threads: in
 
 
 def _check_reverses(claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeType, Csc]) -> None:
-    """Raise ValueError for a wrong reverse: links would be removed from messages in one direction only."""
+    """Raise ValueError for a wrong reverse, which would remove links from messages in one direction only."""
     for edge_type, reverse in claimed.items():
         if reverse not in edges:
             raise ValueError(
@@ -93,7 +93,7 @@ def cooccurrence(
     min_count: int = 3,
     threads: int = 1,
 ) -> EdgeTable:
-    """Connect nodes at one end of an edge type that are joined by paths of two steps.
+    """Connect nodes at one end of an edge type that are connected by two-step paths.
 
     For ("user", "buys", "item") through users, a path leads from an item to a user who bought it, and on
     to another item of that user. Parallel edges are separate paths: if a user bought one item once and
@@ -223,7 +223,7 @@ def visit_probabilities(
 def _missed_by_hop(
     topology: Topology, reached: Mapping[NodeType, Tensor], fanout: Fanout
 ) -> dict[NodeType, Tensor]:
-    """Return the log of the probability that a hop reaches a node over none of its edges."""
+    """Return the log probability that a hop does not reach a node over any of its edges."""
     missed = {t: torch.zeros_like(p) for t, p in reached.items()}
     for edge_type, pieces in topology.edges.items():
         source, _, destination = edge_type
@@ -251,9 +251,9 @@ def remote_share(
     batch_size: int,
     fanouts: Sequence[Fanout],
 ) -> float:
-    """Estimate the share of a batch's nodes that belong to another part than its seeds, over all parts.
+    """Estimate the share of a batch's nodes that are in a different part from its seeds, over all parts.
 
-    `batch_size` is the global batch size. Each part takes an equal share, drawn from the seeds that it owns.
+    `batch_size` is the global batch size. Each part takes an equal share, drawn from its seeds.
     """
     remote = wanted = 0.0
     for part in range(parts):

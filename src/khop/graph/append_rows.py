@@ -1,7 +1,7 @@
-"""Rows added to a graph folder or deleted from it, on disk.
+"""Addition and deletion of rows of a graph folder, on disk.
 
-The result is, bit for bit, the folder that an import of all remaining rows would write. Arrays may be larger
-than memory.
+The result is bit-identical to the folder that an import of all remaining rows would write. Arrays may be
+larger than memory.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class AddedNodes:
     """New nodes of one type. They follow the nodes of the graph."""
 
     count: int
-    columns: Mapping[str, Array] = field(default_factory=dict)  # without some: their values are unknown
+    columns: Mapping[str, Array] = field(default_factory=dict)  # values of missing columns are unknown
     ids: Keys | None = None  # the users' ids
 
 
 @dataclass(frozen=True, eq=False)
 class AddedEdges:
-    """New edges of one type. In a row they have the order of the arrays, after edges of the graph."""
+    """New edges of one type. Within a row they follow the graph's edges, in the order of the arrays."""
 
     sources: Int64s  # nodes of the graph, or new ones
     destinations: Int64s
@@ -73,7 +73,7 @@ class AddedEdges:
 
 @dataclass(frozen=True, eq=False)
 class AddedRows:
-    """New nodes and edges of a graph, by type; types without new rows may be left out."""
+    """New nodes and edges of a graph, by type; types without new rows may be omitted."""
 
     nodes: Mapping[NodeType, AddedNodes]
     edges: Mapping[EdgeType, AddedEdges]
@@ -86,7 +86,7 @@ class AddedRows:
             kept = np.flatnonzero((new.sources >= first[0]) | (new.destinations >= first[1]))
             if gone := len(new) - len(kept):
                 notes.append(
-                    f"{' '.join(edge_type)}: {gone:,} edges between nodes of the graph left out, as the same "
+                    f"{' '.join(edge_type)}: {gone:,} edges between nodes of the graph omitted, as the same "
                     "tables were appended before"
                 )
             edges[edge_type] = AddedEdges(
@@ -131,17 +131,17 @@ def added_rows(base: GraphFolder, later: GraphFolder) -> AddedRows:
 
 
 def _array(column: Tensor) -> Array:
-    """Return a column as it is stored: bfloat16 as its bits."""
+    """Return a column in its stored form: bfloat16 as bits."""
     return Given.of(column, "column").values
 
 
-CHUNK_BYTES = 1 << 20  # read, merged, digested and written while it is in the cache of a core
+CHUNK_BYTES = 1 << 20  # read, merged, digested and written while in the CPU cache
 Read = Callable[[int, int], Array]  # rows `first` to `last` - 1, asked for in order
 
 
 @dataclass(frozen=True, eq=False)
 class MergedRows:
-    """Places of new rows in an array: row i comes before row `at[i]` of the array."""
+    """Positions of new rows in an array: row i is inserted before row `at[i]` of the array."""
 
     count: int  # rows of the array
     at: Int64s  # ascending, 0 to `count`
@@ -155,7 +155,7 @@ class MergedRows:
         return not len(self.at) or int(self.at[0]) == self.count
 
     def chunks(self, read: Read, added: Array) -> Iterator[Array]:
-        """Yield the rows of both, about a MiB at once. The dtype is that of `added`."""
+        """Yield the rows of both in chunks of about one MiB, with the dtype of `added`."""
         row_bytes = max(1, int(np.prod(added.shape[1:], dtype=np.int64)) * added.itemsize)
         step, done = max(1, CHUNK_BYTES // row_bytes), 0
         for first in range(0, max(1, self.count), step):
@@ -167,7 +167,7 @@ class MergedRows:
 
 
 def at_end(count: int, added: int) -> MergedRows:
-    """Return the places of rows that follow all rows of an array."""
+    """Return the positions of rows that follow all rows of an array."""
     return MergedRows(count, np.full(added, count, np.int64))
 
 
@@ -189,7 +189,7 @@ def merged_offsets(read: Read, count: int, rows: Int64s, num_rows: int) -> Itera
         before = through
 
 
-NO_SPLIT, SPLIT = -1, "split"  # the edge column of a split, and its value for edges in none
+NO_SPLIT, SPLIT = -1, "split"  # the edge column of a split, and its value for edges outside of all parts
 
 
 def append_edges(
@@ -200,10 +200,10 @@ def append_edges(
     out: FolderWriter,
     jobs: list[Callable[[], None]],
 ) -> EdgeEntry:
-    """Add the writing of an edge type's arrays to `jobs`, and return its new entry.
+    """Add jobs that write an edge type's arrays to `jobs`, and return its new entry.
 
-    `counts` are of all nodes. A row holds edges of the graph, then new ones, and follows the times where the
-    graph's rows do.
+    `counts` are of all nodes. A row has edges of the graph, then new ones, and is sorted by time if the
+    graph's rows are.
     """
     new = added.edges.get(entry.type)
     is_same = new is None or not len(new)
@@ -236,7 +236,7 @@ def append_edges(
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """New edges in the order of their rows, with their places between the edges of the graph."""
+    """New edges in row order, with their positions among the graph's edges."""
 
     order: Int64s  # positions among the new edges
     rows: Int64s  # their destinations, ascending
@@ -264,7 +264,7 @@ def _placed(base: GraphFolder, entry: EdgeEntry, added: AddedRows, new: AddedEdg
 
 
 def _new_times(base: GraphFolder, entry: EdgeEntry, added: AddedRows, new: AddedEdges) -> Int64s:
-    """Return the time of each new edge: its own, its source's, or the later of both."""
+    """Return the time of each new edge: the edge's, its source's, or the later of both."""
     column, source, found = entry.row_order, entry.type[0], []
     if column in entry.columns:
         found.append(new.columns[column].astype(np.int64, copy=False))
@@ -318,7 +318,7 @@ class _Writing:
         self._write(file, dtype, rows.read, added)
 
     def column(self, name: str) -> Array:
-        """Return a column of the new edges; without one in the later data, they are in no split."""
+        """Return a column of the new edges; a missing split column becomes NO_SPLIT."""
         of_base = self.base.arrays[layout.edge_column(self.entry.type, name)]
         shape, dtype = (len(self.new), *of_base.shape[1:]), STORED[of_base.dtype]
         if name in self.new.columns:
@@ -423,7 +423,7 @@ class Appending:
     added: AddedRows
     out: FolderWriter
     split: str = ""  # new nodes with known labels join this split; "": none
-    memory: int = 1 << 30  # for an index of ids that has to be made anew
+    memory: int = 1 << 30  # for an index of ids that has to be rebuilt
     threads: int = 1
 
     def write(self) -> Manifest:
@@ -459,9 +459,7 @@ class Appending:
             jobs.append(partial(self.extend, file, self._node_rows(entry, name, new)))
         if entry.ids:
             if new.ids is None:
-                raise ValueError(
-                    f'node type {entry.type!r}: the new nodes have no ids; leave ids = "none" out'
-                )
+                raise ValueError(f'node type {entry.type!r}: the new nodes have no ids; remove ids = "none"')
             jobs.append(partial(append_ids, self.base, entry, new.ids, self.out, self.memory, self.threads))
         return replace(entry, count=count + new.count)
 
@@ -493,7 +491,7 @@ def unknown_value(entry: NodeEntry, name: str, dtype: np.dtype[Any]) -> float:
 
 
 def _is_known(entry: NodeEntry, new: AddedNodes) -> Array:
-    """Return the new nodes with known labels; all of a type without labels."""
+    """Return the new nodes with known labels, or all nodes for a type without labels."""
     if LABEL not in entry.columns:
         return np.ones(new.count, bool)
     if LABEL not in new.columns:
@@ -507,7 +505,7 @@ def _is_known(entry: NodeEntry, new: AddedNodes) -> Array:
 
 
 def check_appendable(base: GraphFolder) -> None:
-    """Raise ValueError for a part, quantized columns and renumbered nodes: no table can follow them."""
+    """Raise ValueError for a part, quantized columns and renumbered nodes, which do not support appends."""
     manifest = base.manifest
     if manifest.part is not None:
         raise ValueError(
@@ -520,8 +518,8 @@ def check_appendable(base: GraphFolder) -> None:
     ]:
         if scales:
             raise ValueError(
-                f"{base.path}: columns of {type_!r} are quantized; append to the graph before, and "
-                "quantize the result"
+                f"{base.path}: columns of {type_!r} are quantized; append to the graph before it was "
+                "quantized, and quantize the result"
             )
     for node in manifest.nodes:
         if ORIGINAL_ID in node.columns:
@@ -547,8 +545,8 @@ def delete_nodes(
 ) -> dict[EdgeType, int]:
     """Write a graph without some nodes and their edges; return the number of deleted edges by type.
 
-    Other nodes keep their order and get the next numbers. The folder has the same bits as one written from
-    the remaining rows. The remaining nodes and edges of all types are in memory.
+    Other nodes keep their order and get the next numbers. The folder is bit-identical to one written from the
+    remaining rows. The remaining nodes and edges of all types are in memory.
     """
     check_appendable(base)
     refuse_damage(base, notice)
@@ -583,8 +581,8 @@ def delete_ids(
 ) -> tuple[Path, Snapshot, tuple[str, ...]]:
     """Delete nodes by the users' ids, as a new snapshot; return its folder, the snapshot and notes.
 
-    `base` is the newest snapshot. Ids that earlier snapshots alone have are deleted already. ValueError for
-    other unknown ids.
+    `base` is the newest snapshot. Ids that exist only in earlier snapshots are already deleted. ValueError
+    for other unknown ids.
     """
     rows, notes = {}, list[str]()
     record = snapshot_record(graph)
@@ -598,7 +596,7 @@ def delete_ids(
         if unknown:
             raise ValueError(
                 f"delete: no {node_type} has the id {unknown[0]!r}; {len(unknown)} of {len(ids)} ids are "
-                "unknown, leave them out"
+                "unknown; remove them"
             )
         if missing:
             notes.append(f"{node_type}: {len(missing):,} of {len(ids):,} ids are already deleted")
@@ -608,7 +606,7 @@ def delete_ids(
         return base.path, Snapshot(base.fingerprint), tuple(notes)
     out = graph / layout.SNAPSHOTS / ".deleting"
     out.parent.mkdir(exist_ok=True)
-    for killed in (out, *out.parent.glob(f".{out.name}.*")):  # of a process that was killed
+    for killed in (out, *out.parent.glob(f".{out.name}.*")):  # leftovers of a killed process
         shutil.rmtree(killed, ignore_errors=True)
     gone = delete_nodes(base, rows, out, memory=memory, threads=threads, notice=notice)
     edges = {" ".join(edge_type): -count for edge_type, count in gone.items()}
@@ -619,7 +617,7 @@ def delete_ids(
 
 
 def _never_there(snapshots: Sequence[Path], node_type: NodeType, ids: Sequence[Any]) -> list[Any]:
-    """Return the ids that no snapshot has."""
+    """Return the ids that are not in any snapshot."""
     for folder in reversed(snapshots):
         if not ids:
             break
@@ -686,7 +684,7 @@ def _sorted_by(base: GraphFolder) -> str | None:
     orders = {edge.row_order for edge in base.manifest.edges} - {INPUT}
     if len(orders) > 1:
         raise ValueError(
-            f"{base.path}: rows follow {sorted(orders)}; sort it by one column, khop graph sort, and "
-            "delete then"
+            f"{base.path}: rows follow {sorted(orders)}; sort it by one column with khop graph sort, and "
+            "delete afterwards"
         )
     return next(iter(orders), None)

@@ -21,14 +21,14 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise ValueError where `new_folder` would not write.
+    """Raise ValueError if `new_folder` would refuse the path.
 
-    Call this before the work starts, so that the work is not lost at its end.
+    Call this before long work, so that its result is not lost.
     """
     refuse_dangling(path)
     if path.is_symlink():
         raise ValueError(
-            f"{path}: is a symbolic link, and the rename that puts a folder in place does not follow links; "
+            f"{path}: is a symbolic link, and the rename of the finished folder does not follow links; "
             f"name the folder that it leads to, {path.resolve()}, or remove the link"
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -72,7 +72,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in an OSError of the block that names none, as errors of writing do."""
+    """Add the file name to an OSError of the block without one; write errors have none."""
     try:
         yield
     except OSError as error:
@@ -81,7 +81,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def raise_if_full(path: Path, error: BaseException) -> None:
-    """Raise OSError that names the file and the remedy if a folder was not written as the disk is full."""
+    """Raise OSError that names the file and the remedy if a full disk prevented writing a folder."""
     if isinstance(error, OSError) and error.errno in _FULL:
         file = f"the file {Path(error.filename).name}" if error.filename else "the folder"
         reason = f"{path}: no space for {file} ({os.strerror(error.errno)}); nothing was left behind"
@@ -164,7 +164,7 @@ class Meter:
             self.notice(what, min(self.done, self.total), self.total)
 
 
-_SPARE = 1.02  # headers, and metadata of file systems
+_SPARE = 1.02  # for headers and metadata of file systems
 
 
 def check_disk(path: Path, needed: int, what: str) -> None:
@@ -184,9 +184,9 @@ T = TypeVar("T")
 
 
 def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
-    """Yield the result of each task in order, with up to `threads` at work and as many results waiting.
+    """Yield the result of each task in order, with up to `threads` running and as many results waiting.
 
-    The first failed task raises its error here; tasks that have begun are waited for.
+    The error of the first failed task is raised after all running tasks have ended.
     """
     if threads <= 1:
         for task in tasks:

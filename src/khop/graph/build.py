@@ -65,8 +65,8 @@ EDGE_ID = "edge_id"
 def write_edges(runs: EdgeRuns, writer: FolderWriter, reverse_of: EdgeType | None = None) -> EdgeEntry:
     """Sort the edges by destination and write them; return their entry of graph.json.
 
-    The edges of a destination keep the order of the input, or follow the plan's times. Neither the budget of
-    memory nor the number of threads changes a bit. `edge_id` is stored as by `write_graph`, but not if
+    The edges of a destination keep the order of the input, or follow the plan's times. The result does not
+    depend on the memory budget or the number of threads. `edge_id` is stored as by `write_graph`, but not if
     duplicates were removed.
     """
     plan = runs.plan
@@ -186,7 +186,7 @@ def plan_of(
     sort_by: str,
     source_times: Tensor | None,
 ) -> EdgePlan:
-    """Return the plan of edges with given columns; `sort_by` is "input" for their own order."""
+    """Return the plan of edges with given columns; `sort_by` is "input" for the input order."""
     specs = {name: (column.dtype, column.values.shape[1:]) for name, column in columns.items()}
     by = "" if sort_by == INPUT else sort_by
     times: Times = "column" if source_times is None else "given"
@@ -274,7 +274,7 @@ def write_ids(
     memory: int,
     threads: int,
 ) -> None:
-    """Write the ids of all nodes of a type. They must be distinct; a file in `scratch` comes and goes."""
+    """Write the ids of all nodes of a type. They must be distinct. Uses a temporary file in `scratch`."""
     count, num_bytes = _sizes(chunks())
     bits = bucket_bits(count)
     if kind == STRING:
@@ -365,7 +365,7 @@ def write_graph(
     documents: Mapping[str, bytes] | None = None,
     notice: ProgressCallback | None = None,
 ) -> Path:
-    """Write a graph folder, complete or not at all.
+    """Write a graph folder atomically.
 
     Names, ids, lengths, NaN, labels and splits are checked before anything is written.
 
@@ -381,17 +381,17 @@ def write_graph(
             requires: of the edge type, or of its source nodes, or the later of both. Edge types with
             neither keep their order. Default None: input order.
         threads: Number of threads, default 1.
-        memory: Budget in bytes, by default half of what is free. Besides the input, an edge type takes at
-            most 6 bytes per edge, 22 with columns, 48 more if it sorts. Above the budget, and for
-            `EdgeChunks`, edges are sorted through files on the disk of `path`. The folder has the same
-            bits in either case.
+        memory: Budget in bytes, by default half of the free memory. Besides the input, an edge type takes at
+            most 6 bytes per edge, 22 with columns, 48 more if it is sorted. Above the budget, and for
+            `EdgeChunks`, edges are sorted through files on the disk of `path`. The folder is bit-identical in
+            either case.
         documents: JSON files to keep with the arrays, by name; default none.
         notice: Function called with a text (the current file, or the edge type that is sorted), the bytes
-            done and the bytes in all. Default None.
+            done and the total bytes. Default None.
     Returns:
         The path.
     Raises:
-        ValueError: A value is invalid; the text names the first one. Or the folder exists.
+        ValueError: A value is invalid (the text names the first one), or the folder exists.
     Example:
         >>> users, items = torch.tensor([0, 0, 1]), torch.tensor([0, 2, 1])
         >>> nodes = {"user": khop.NodeTable(2), "item": khop.NodeTable(columns={"x": torch.rand(3, 8)})}
@@ -435,7 +435,7 @@ def _checked_types(
     nodes: Mapping[NodeType, NodeTable],
     edges: Mapping[EdgeType, EdgeTable | EdgeChunks] | Mapping[str, EdgeTable | EdgeChunks],
 ) -> dict[EdgeType, EdgeTable | EdgeChunks]:
-    """Return the edges by type; ValueError for arguments that are no mappings, or for names of types."""
+    """Return the edges by type; ValueError for arguments that are not mappings, or invalid type names."""
     mapping_of("nodes", nodes, "node types to khop.NodeTable")
     mapping_of("edges", edges, "edge types to khop.EdgeTable")
     layout.check_names(nodes, "node type")
@@ -483,7 +483,7 @@ class _Writer:
         return self._in_memory(given)
 
     def write_stream(self, stream: EdgeStream) -> list[EdgeEntry]:
-        """Write edges in chunks, and their reverses if asked."""
+        """Write edges in chunks, and their reverses if requested."""
         edge_type, reverse = stream.first.entry.type, stream.reverse
         _check_memory(edge_type, self.counts[edge_type[2]])
         if reverse is None:
@@ -578,8 +578,8 @@ def _check_memory(edge_type: EdgeType, count: int) -> None:
     if needed > there:
         raise ValueError(
             f"node type {edge_type[2]!r}: count {count:,}: edges {edge_type} take 8 bytes for each node, "
-            f"{in_bytes(needed)}, and this machine has {in_bytes(there)} of memory; give the number "
-            "of nodes there are, and ids without gaps"
+            f"{in_bytes(needed)}, and this machine has {in_bytes(there)} of memory; give the actual number "
+            "of nodes, and ids without gaps"
         )
 
 
@@ -632,7 +632,7 @@ def save_graph(
 def node_table(
     graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits, ids: Keys | None
 ) -> NodeTable:
-    """Return the columns of a node type with their splits, as `write_graph` takes them."""
+    """Return the columns and splits of a node type, as `write_graph` accepts them."""
     specs = graph.schema.columns.get(node_type, {})
     return NodeTable(
         graph.num_nodes(node_type),
@@ -645,7 +645,7 @@ def node_table(
 
 
 def edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeTable:
-    """Return the edges of a type with their columns, as `write_graph` takes them."""
+    """Return the edges of a type with their columns, as `write_graph` accepts them."""
     csc = graph.csc(edge_type)
     csc.check()
     destinations = csc.destinations()
@@ -655,7 +655,7 @@ def edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeTa
 
 
 def _given(columns: Mapping[str, Tensor], specs: Mapping[str, ColumnSpec]) -> dict[str, Tensor | Quantized]:
-    """Return columns as `write_graph` takes them."""
+    """Return columns as `write_graph` accepts them."""
     return {name: _quantized(column, specs.get(name)) for name, column in columns.items()}
 
 

@@ -58,13 +58,13 @@ class Seal:
     sources: Mapping[str, Source]  # by file
 
     def text(self, xxh64: str) -> bytes:
-        """Return the bytes after data with digest `xxh64`; their number does not depend on the digest."""
+        """Return the seal for data with digest `xxh64`; its length does not depend on the digest."""
         content = {"format": FORMAT, **asdict(self), "xxh64": xxh64}
         return b"\n" + json.dumps(content, sort_keys=True).encode("ascii") + b"\n"
 
 
 def source_of(file: Path, entry: ArrayEntry) -> Source:
-    """Describe a primary array for a seal. Reads all of it, at several GB/s."""
+    """Describe a primary array for a seal. Reads the whole file, at several GB/s."""
     return {"sha256": entry.sha256, "xxh64": digest(map_array(file, entry), threads=_DIGEST_THREADS)}
 
 
@@ -132,18 +132,18 @@ def sealed_problem(file: Path, name: str, fingerprint: str, source: Callable[[st
 
 
 FOLDER = "derived"
-_FILE_BEFORE = "array.npy"  # in a separate folder: khop stored arrays this way before they had a seal
-_MADE_AGAIN = "it is made anew when it is next needed, or remove it"
+_FILE_BEFORE = "array.npy"  # in a separate folder, as stored by khop before seals existed
+_MADE_AGAIN = "it is recomputed when it is next needed, or remove it"
 
 
 class Derived:
     """Derived arrays of one graph, each computed once.
 
     An array is computed once per process, or once for all processes if the folder is writable. Threads may
-    share the object. Other threads and processes wait while one of them computes an array. A file appears
-    complete or not at all and is bound to the fingerprint of its graph. All bytes of a file are checked when
-    this object first uses it. A damaged file is computed again, with a warning. A `make` function must not
-    ask for another derived array.
+    share the object. Other threads and processes wait while one of them computes an array. Files are written
+    atomically and bound to the fingerprint of their graph. All bytes of a file are checked when this object
+    first uses it. A damaged file is computed again, with a warning. A `make` function must not request
+    another derived array.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Derived:
         self._fingerprint = fingerprint
         self._arrays = arrays  # the primary arrays, by file relative to `path`
         self._made: dict[str, Tensor] = {}
-        self._sources: dict[str, Source] = {}  # primary files that some derived array was requested for
+        self._sources: dict[str, Source] = {}  # primary files of requested derived arrays
         self._sound: set[str] = set()  # primary files with verified checksums
         self._lock = Lock()
 
@@ -184,9 +184,9 @@ class Derived:
         sources: Collection[str],
         dtype: str = "int64",
     ) -> Tensor:
-        """Return a vector that `make` gives in pieces.
+        """Return a vector that `make` yields in pieces.
 
-        If the vector can be stored, it is never in memory as a whole.
+        If the vector can be stored, it is never entirely in memory.
         """
         with self._lock:
             if name not in self._made:
@@ -220,8 +220,8 @@ class Derived:
         file = home / f"{seal.name}.npy"
         if link := _link_above(path, file):
             warnings.warn(
-                f"{link}: is a symbolic link, and khop neither reads nor writes derived arrays through one; "
-                "they stay in memory. Put a folder in its place, or remove it",
+                f"{link}: is a symbolic link, which khop does not follow for derived arrays; "
+                "they stay in memory. Replace the link by a folder, or remove it",
                 stacklevel=2,
             )
             return _whole(self._made_of(seal, make))
@@ -232,7 +232,7 @@ class Derived:
                 return found  # written by another process since the first look
             pieces = self._made_of(seal, make)
             if os.path.lexists(file):
-                warnings.warn(f"{file}: was damaged, or made from other data; it is made anew", stacklevel=2)
+                warnings.warn(f"{file}: was damaged, or made from other data; it is recomputed", stacklevel=2)
             try:
                 kept = write_sealed(file, entry, pieces, seal)
             except OSError:  # read-only or full: this process keeps the array in memory
@@ -289,14 +289,14 @@ def derived_files(path: Path, fingerprint: str) -> list[Path]:
 
 
 def _link_above(path: Path, file: Path) -> Path | None:
-    """Return the first symbolic link among the folders between the graph's folder and a file."""
+    """Return the first symbolic link on the path from the graph's folder to a file."""
     between = list(file.relative_to(path).parents)[-2::-1]
     return next((path / folder for folder in between if (path / folder).is_symlink()), None)
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Run the block in one process at a time, where the file system supports locks.
+    """Run the block in one process at a time, if the file system supports locks.
 
     Without locks several processes may compute the same array.
     """

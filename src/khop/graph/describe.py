@@ -50,7 +50,7 @@ class DegreeSummary:
 
 @dataclass(frozen=True, eq=False)
 class DegreeCounts:
-    """Number of destinations with each in-degree. It is small, however many destinations there are."""
+    """Number of destinations by in-degree. Its size does not depend on the number of destinations."""
 
     degrees: Counts  # int64, ascending
     nodes: Counts  # int64, the destinations with each degree
@@ -90,7 +90,7 @@ class ColumnSummary:
     shape: tuple[int, ...]  # of one row
     num_classes: int | None
     num_bytes: int
-    sparse_width: int | None = None  # of a sparse column: numbers of a row, with those that are not stored
+    sparse_width: int | None = None  # of a sparse column: width of a row
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class FolderSummary:
 
 
 def describe_folder(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> FolderSummary:
-    """Summarize a graph folder. Reads the offsets of each edge type and no other data; in-degrees only.
+    """Summarize a graph folder. Reads only the offsets of each edge type, so degrees are in-degrees.
 
     Each file is read twice. ValueError names a damaged file of offsets, and the row if the values show it.
     """
@@ -153,7 +153,7 @@ def describe_folder(path: str | os.PathLike[str], progress: ProgressCallback | N
 def checked_degrees(
     chunks: Iterable[Counts], edges: int, file: Path, entry: ArrayEntry, meter: Meter
 ) -> DegreeCounts:
-    """Count degrees in chunks; ValueError if they differ from the ones that were written to the file.
+    """Count degrees in chunks; ValueError if the file is damaged.
 
     Adds twice the bytes of the file to the meter.
     """
@@ -167,7 +167,7 @@ def checked_degrees(
 
 
 def _metered(chunks: Iterable[Counts], what: str, num_bytes: int, meter: Meter) -> Iterator[Counts]:
-    """Yield the chunks, and add `num_bytes` to the meter in their course."""
+    """Yield the chunks, and add `num_bytes` to the meter meanwhile."""
     end = meter.done + num_bytes
     meter.at(what)
     for chunk in chunks:
@@ -212,7 +212,7 @@ def degrees_of(counts: DegreeCounts) -> DegreeSummary:
         Bucket(1 << bits >> 1, max(0, (1 << bits) - 1), nodes)
         for bits, nodes in enumerate(nodes_by_bits.tolist())
     )
-    # The least degree that a share of the nodes does not exceed.
+    # The smallest degree that this share of the nodes does not exceed.
     ranks = [max(1, -(-total * percent // 100)) for percent in (0, 50, 90, 99, 100)]
     at = np.searchsorted(np.cumsum(counts.nodes), ranks)
     minimum, median, p90, p99, maximum = counts.degrees[at].tolist()

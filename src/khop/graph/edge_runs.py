@@ -47,12 +47,12 @@ class EdgeChunk:
 
 @dataclass(frozen=True)
 class EdgePlan:
-    """Edges to come: their type, counts of nodes, columns and order.
+    """Plan for sorting edges: their type, counts of nodes, columns and order.
 
     The edges of one destination are sorted by the column `sort_by`, or by the times of the chunks if no
-    column has that name or `times` is "given"; "" keeps the order of the input. Equal times keep it, too.
-    Edges are duplicates only if the values of each column in `parts` lie between the same bounds, the lower
-    one included. These columns are not added.
+    column has that name or `times` is "given"; "" keeps the order of the input. Edges with equal times keep
+    it, too. Edges are duplicates only if the values of each column in `parts` lie between the same bounds,
+    the lower one included. These columns are not summed.
     """
 
     edge_type: EdgeType
@@ -61,7 +61,7 @@ class EdgePlan:
     columns: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # dtype, row shape
     sort_by: str = ""
     duplicates: Duplicates = "keep"
-    times: Times = "column"  # "given": by the chunks, also beside a column of the name
+    times: Times = "column"  # "given": from the chunks, even if a column has the name
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by integer column: its bounds
 
     @property
@@ -105,7 +105,7 @@ class EdgeRuns:
         return min(MOST_RUN, max(LEAST_RUN, most))
 
     def rows(self, chunks: Sequence[EdgeChunk], position: int) -> dict[str, npt.NDArray[Any]]:
-        """Join chunks to the rows of a run; `position` is the first edge's."""
+        """Join chunks into the rows of a run; `position` is the first edge's."""
         plan, rows = self.plan, dict[str, npt.NDArray[Any]]()
         rows[DESTINATION] = _joined([chunk.destinations for chunk in chunks])
         rows[SOURCE] = _joined([chunk.sources for chunk in chunks])
@@ -149,7 +149,7 @@ _Batch = tuple[EdgeRuns, list[EdgeChunk], int, int]  # chunks, position of the f
 
 
 def _batches(targets: Sequence[EdgeRuns], results: Iterator[Sequence[EdgeChunk]]) -> Iterator[_Batch]:
-    """Yield as many chunks at a time as make a run."""
+    """Yield chunks grouped into runs."""
     pending: list[list[EdgeChunk]] = [[] for _ in targets]
     for chunks in results:
         for target, waiting, chunk in zip(targets, pending, chunks, strict=True):
@@ -199,7 +199,7 @@ def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 LEAST_GROUP = 1 << 10
 _SORT_BYTES = 14  # per edge, besides fields and their sorted copies: scratch of the counting sort
-_ORDER_BYTES = 28  # positions of edges, kept during the sort
+_ORDER_BYTES = 28  # positions of edges during the sort
 _TIME_BYTES = 36
 _ROW_BYTES = 24
 
@@ -228,7 +228,7 @@ class Grouping:
 
     @classmethod
     def of(cls, runs: EdgeRuns, opened: ExitStack) -> Grouping:
-        """Choose groups so that as many as are at work fit in the budget."""
+        """Choose groups so that all concurrent sorts fit in the budget."""
         row_bytes = runs.spill.row_bytes
         names = {field.name for field in runs.spill.fields}
         each = 2 * row_bytes + _SORT_BYTES + (_ORDER_BYTES if POSITION in names else 0)
@@ -274,14 +274,14 @@ class Grouping:
             yield partial(_unsorted, spill, place)
 
     def divided(self, spill: Spill, number: int, key: str, ranges: Ranges) -> Spill:
-        """Deal the rows of one range to finer ranges, or to ranges of another key, in a file of their own."""
+        """Divide the rows of one range into finer ranges, or ranges of another key, in a separate file."""
         finer = self.scratch_spill(spill.fields, key, ranges)
         for rows in spill.pieces(number, self.most):
             finer.append(rows)
         return finer
 
     def scratch_spill(self, fields: Sequence[Field], key: str, ranges: Ranges) -> Spill:
-        """Return an empty file of rows that ends with this work."""
+        """Return an empty temporary file of rows."""
         spill = Spill(self.scratch.with_name(f"{self.scratch.name}.divided"), fields, key, ranges)
         spill.path.unlink()  # the open file remains
         self.opened.callback(spill.close)
@@ -324,7 +324,7 @@ def _csc(
 
 
 def kept_fields(spill: Spill) -> list[Field]:
-    """Return the fields that sorted edges have; the row of an edge says its destination."""
+    """Return the fields of sorted edges; the row of an edge is its destination."""
     return [field for field in spill.fields if field.name != DESTINATION]
 
 
@@ -347,8 +347,8 @@ Int64s = npt.NDArray[np.int64]
 def without_duplicates(runs: EdgeRuns, opened: ExitStack) -> EdgeRuns:
     """Return the edges with one of each (source, destination, parts), in a file that `opened` closes.
 
-    "first" and "last" follow the time, then the input. "sum" keeps the last, with the sums of all columns
-    but the time and the plan's `parts`. "refuse" raises ValueError for the first pair.
+    "first" and "last" follow the time, then the input. "sum" keeps the last, with sums of all columns except
+    the time and the plan's `parts`. "refuse" raises ValueError for the first pair.
     """
     kept = EdgeRuns(runs.path.with_name(f"{runs.path.name}.single"), runs.plan, runs.memory, runs.threads)
     opened.callback(kept.close)
@@ -372,7 +372,7 @@ def _reduced(grouping: Grouping, spill: Spill, count: int) -> Iterator[Arrays]:
 
 
 def _reduced_row(grouping: Grouping, spill: Spill, number: int, count: int) -> Iterator[Arrays]:
-    """Yield what remains of one destination with more edges than fit, in order of the input.
+    """Yield the remaining edges of a destination with more edges than fit, in order of the input.
 
     Its edges are reduced by ranges of sources, and then brought back into order by ranges of positions. Only
     the edges of one pair have to fit in memory.
@@ -386,7 +386,7 @@ def _reduced_row(grouping: Grouping, spill: Spill, number: int, count: int) -> I
 
 
 def _groups(grouping: Grouping, spill: Spill) -> Iterator[Arrays]:
-    """Yield the rows of a file by its key, as many at a time as fit, or those of one value."""
+    """Yield the rows of a file by its key, in chunks that fit, or all rows of one value."""
     counts = spill.counts()
     for first, end in spill.ranges.grouped(counts, grouping.most, 1 << 62):
         if int(counts[first:end].sum()) > grouping.most and spill.ranges.shift > 0:
@@ -431,7 +431,7 @@ def _sum(rows: Rows, order: Int64s, firsts: Int64s, plan: EdgePlan) -> Arrays:
         values = rows[name][order]
         wide = np.float64 if np.issubdtype(values.dtype, np.floating) else np.int64
         sums = np.zeros((len(firsts), *values.shape[1:]), wide)
-        np.add.at(sums, pair, values)  # one after the other: the order of a sum of floats is part of it
+        np.add.at(sums, pair, values)  # sequential: the result of a float sum depends on the order
         kept[name] = sums.astype(values.dtype)
     return kept
 

@@ -1,7 +1,7 @@
-"""An open graph folder: its types are known at once, its arrays are mapped on first use.
+"""An open graph folder: its types are known immediately, its arrays are mapped on first use.
 
-Small JSON documents are stored next to the arrays, with their checksums in graph.json. Arrays are compared
-with their checksums before they are copied.
+Small JSON documents are stored next to the arrays, with their checksums in graph.json. Arrays are verified
+against their checksums before they are copied.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Folder(Protocol):
         ...
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return the int64 ids from before nodes were renumbered; None if they never were."""
+        """Return the original ids, int64; None if nodes were never renumbered."""
         ...
 
 
@@ -137,7 +137,7 @@ class GraphFolder:
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """Names of the splits, in the order they were given; each belongs to at least one node type."""
+        """Names of the splits, in the given order; each belongs to at least one node type."""
         return tuple(dict.fromkeys(name for node in self.manifest.nodes for name in node.splits))
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
@@ -167,13 +167,13 @@ class GraphFolder:
             except (OSError, ValueError):
                 refuse_replaced(self)
                 raise
-            refuse_replaced(self)  # last: the file that was mapped is in the folder that was opened
+            refuse_replaced(self)  # last, to ensure that the mapped file belongs to the opened graph
             self._mapped[file] = mapped
         return self._mapped[file]
 
 
 def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
-    """Raise ValueError that names the file of a split and the row that holds no node id."""
+    """Raise ValueError that names the file of a split and the row without a valid node id."""
     try:
         check_ids(ids, num_nodes, "node")
     except ValueError as error:
@@ -205,12 +205,12 @@ def refuse_other(path: Path, fingerprint: str) -> None:
 def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL) -> GraphFolder:
     """Open a graph folder in milliseconds; after appends, its newest snapshot.
 
-    Reads graph.json and compares sizes and headers of all files with it. No data is read, so a flipped
-    bit inside an array is not noticed; `khop verify` finds it.
+    Reads graph.json and compares sizes and headers of all files with it. Data are not read, so a flipped bit
+    inside an array is not detected; `khop verify` detects it.
 
     Args:
         path: The folder.
-        contents: Arrays that must be there, by default all.
+        contents: Arrays that must be present, by default all.
     Returns:
         The open folder, with its schema, arrays, splits and fingerprint.
     Raises:
@@ -230,7 +230,7 @@ def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL)
 
 
 def _opened_again(path: Path, contents: Contents, fingerprint: str) -> GraphFolder:
-    """Open the same snapshot in another process, also if rows were appended since."""
+    """Open the same snapshot in another process, even if rows were appended since."""
     there = folder_with(path, fingerprint)
     if not there.is_dir() and there.parent.name == layout.SNAPSHOTS:
         there = there.parent.parent  # compacted: the newest snapshot is the graph itself
@@ -244,9 +244,9 @@ def _opened_again(path: Path, contents: Contents, fingerprint: str) -> GraphFold
 
 
 def map_sparse_array(path: Path, entry: ArrayEntry) -> Tensor:
-    """Map an array for reads of single rows from a file larger than memory; else like `map_array`.
+    """Map an array for random row reads from a file larger than memory; otherwise like `map_array`.
 
-    Sequential reads are slow: the kernel does no read-ahead.
+    Sequential reads are slow, because the kernel does not read ahead.
     """
     array, pages = map_pages(path, entry)
     if pages is not None:
@@ -262,7 +262,7 @@ ON_DISK, IN_MEMORY = "disk", "host"  # places of columns; others are mapped
 def feature_columns(folder: GraphFolder, room_bytes: int | None = None) -> Columns:
     """Return every column that is present, by type, mapped.
 
-    The columns of `large_columns` are mapped for reads of single rows.
+    The columns of `large_columns` are mapped for random row reads.
     """
     sparse = large_columns(folder, room_bytes)
     return {
@@ -279,7 +279,7 @@ def feature_columns(folder: GraphFolder, room_bytes: int | None = None) -> Colum
 def disk_columns(
     folder: GraphFolder, places: Mapping[str, str] | None = None, room_bytes: int | None = None
 ) -> Mapping[NodeType | EdgeType, Mapping[str, RowFile]]:
-    """Open the files of the columns that `places` keeps on disk by name, and of the large ones it lacks."""
+    """Open the files of columns that `places` keeps on disk, and of large columns without a place."""
     places, large = places or {}, large_columns(folder, room_bytes)
     return {
         t: {
@@ -292,7 +292,7 @@ def disk_columns(
 
 
 def copied_columns(columns: Columns, places: Mapping[str, str]) -> Columns:
-    """Return columns with copies of the node columns that `places` keeps in memory by name."""
+    """Return columns, with copies of the node columns that `places` keeps in memory."""
     return {
         t: {
             name: column.clone() if isinstance(t, str) and places.get(name) == IN_MEMORY else column
@@ -313,7 +313,7 @@ def column_files(folder: GraphFolder) -> ColumnFiles:
 def large_columns(folder: GraphFolder, room_bytes: int | None = None) -> ColumnFiles:
     """Return the largest columns; the rest of the folder, with all edges, fits in `room_bytes`.
 
-    The default is three quarters of the memory that this process may still take.
+    The default is three quarters of the memory still available to this process.
     """
     room_bytes = free_memory_bytes() // 4 * 3 if room_bytes is None else room_bytes
     files = column_files(folder)
@@ -409,7 +409,7 @@ STANDARD_SET = "set.json"
 
 
 def standard_set(folder: Folder) -> Mapping[str, Any]:
-    """Return the record of a graph folder, or {} if it is no standard set. ValueError if it is damaged."""
+    """Return the record of a graph folder, or {} unless it is a standard set. ValueError if it is damaged."""
     if STANDARD_SET not in folder.documents:
         return {}
     refuse_replaced(folder)
@@ -450,5 +450,5 @@ def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> Non
             pool.shutdown(wait=False, cancel_futures=True)
             raise ValueError(
                 f"{folder.path / damaged}: checksum differs; {REMEDY}. "
-                f"`khop verify {folder.path}` lists all that is damaged"
+                f"`khop verify {folder.path}` lists all damage"
             )

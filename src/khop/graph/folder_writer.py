@@ -45,7 +45,7 @@ class FolderWriter:
         return entry
 
     def open_array(self, file: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
-        """Begin an array that is written piece by piece; its entry is known when it is closed."""
+        """Begin an array that is written in pieces; its entry is known when it is closed."""
         return ArrayWriter(
             self.folder / file, dtype, shape, lambda written: self.meter.at(file, written), self._closed(file)
         )
@@ -69,7 +69,7 @@ class FolderWriter:
 
 
 class ArrayWriter:
-    """One array under construction: rows are written in order, and the digest goes along."""
+    """An array under construction: rows are written in order, and the digest is updated."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ArrayWriter:
         return entry
 
     def abandon(self) -> None:
-        """Close the file of an array that stays unfinished; nothing happens after `close`."""
+        """Close the file of an unfinished array; does nothing after `close`."""
         self._file.close()
 
     def _put(self, block: memoryview) -> None:
@@ -120,7 +120,7 @@ class ArrayWriter:
 
 
 def share_files(base: GraphFolder, out: FolderWriter, files: Iterable[str]) -> None:
-    """Take arrays of a graph as they are into a folder under construction, with their entries."""
+    """Copy or link arrays of a graph into a folder under construction, with their entries."""
     names = list(files)
     link_files(base.path, out.folder, names)
     out.arrays.update({file: base.arrays[file] for file in names})

@@ -22,12 +22,12 @@ from khop.schema import EdgeType, NodeType, check_width
 
 Array = Tensor | npt.NDArray[Any]
 _BFLOAT16_EXPONENT = 0x7F80
-_SURELY_MASK = 16  # integers of 0 and 1, one per node, of as many nodes as this
+_SURELY_MASK = 16  # from this many nodes on, one 0 or 1 per node is a mask
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """One user array with its name for errors. It is never copied from host memory."""
+    """A user array with its name for errors. Arrays in host memory are not copied."""
 
     values: npt.NDArray[Any]  # bfloat16 as its uint16 bits
     dtype: str  # logical, a key of STORED
@@ -37,8 +37,8 @@ class Given:
     def of(cls, array: Array, name: str) -> Given:
         """Wrap an array.
 
-        ValueError for an object that is no tensor or array, for a scalar, for rows of width 0, and for a
-        dtype that cannot be stored.
+        ValueError for an object that is not a tensor or array, a scalar, rows of width 0, or a dtype that
+        cannot be stored.
         """
         if not isinstance(array, Tensor | np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: give a torch tensor or a NumPy array")
@@ -89,9 +89,9 @@ class Given:
             self.refuse(lambda numbers: np.asarray(~np.isfinite(numbers)), reason)
 
     def as_classes(self) -> Given:
-        """Return floating whole numbers as int64, with NaN as -1, and other columns as they are.
+        """Return a floating-point column as int64, with NaN as -1, and other columns unchanged.
 
-        ValueError for a number that is not whole.
+        ValueError for a number that is not an integer.
         """
         if self.dtype not in ("float16", "float32", "float64"):
             return self
@@ -102,7 +102,7 @@ class Given:
         return Given(np.where(np.isnan(self.values), -1, self.values).astype(np.int64), "int64", self.name)
 
     def as_float16(self) -> Given:
-        """Return floating numbers that are converted when they are written; ValueError outside the range."""
+        """Return floating-point numbers that are converted when written; ValueError outside the range."""
         if self.dtype not in ("float16", "float32", "float64"):
             raise ValueError(f"{self.name} is {self.dtype}: only floating numbers are stored as float16")
         largest = float(np.finfo(np.float16).max)
@@ -144,7 +144,7 @@ class Given:
     def tensor(self) -> Tensor:
         """Return the same memory as a read-only tensor, contiguous and in native byte order.
 
-        Only read from it. An array with gaps or in another byte order is copied.
+        Callers must not write to it. A non-contiguous array, or one in another byte order, is copied.
         """
         return torch.from_numpy(np.asarray(_Writable(np.ascontiguousarray(self.values, STORED[self.dtype]))))
 
@@ -160,9 +160,7 @@ def refuse_unreadable(array: Array, name: str) -> None:
         layout = str(array.layout).removeprefix("torch.")
         raise ValueError(f"{name} is a tensor of layout {layout}: give a dense one, as by tensor.to_dense()")
     if isinstance(array, Tensor) and array.is_meta:
-        raise ValueError(
-            f"{name} is a tensor on the meta device, which holds no values: give one with values"
-        )
+        raise ValueError(f"{name} is a tensor on the meta device, which has no values: give one with values")
 
 
 def tensor_of(
@@ -170,8 +168,8 @@ def tensor_of(
 ) -> Tensor:
     """Return numbers or truth values as a dense tensor on the CPU.
 
-    A writable array and a tensor on the CPU keep their memory. Floating numbers in lists become torch's
-    default dtype, as by `torch.tensor`.
+    Writable arrays and CPU tensors are not copied. Floating-point numbers in lists become torch's default
+    dtype, as in `torch.tensor`.
 
     Args:
         name: Name of the argument, for errors.
@@ -202,7 +200,7 @@ def tensor_of(
 
 
 def refuse_numeric_mask(name: str, values: Array, count: int | None = None) -> None:
-    """Raise ValueError for 0 and 1 only where they mean a mask: in bytes, and in integers of one per node.
+    """Raise ValueError for zeros and ones that look like a mask: bytes, or one integer per node.
 
     Args:
         name: Name of the argument, for errors.
@@ -224,7 +222,7 @@ def whole_ids(name: str, values: Tensor, wanted: str) -> Tensor:
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"{name}: {described(values)}; {wanted}")
     refuse_numeric_mask(name, values)
-    if values.dtype == torch.uint64:  # ids above the largest int64 are no nodes
+    if values.dtype == torch.uint64:  # ids above the largest int64 are not nodes
         signed = values.view(torch.int64)
         return signed.where(signed >= 0, torch.iinfo(torch.int64).max)
     return values.long()
@@ -236,7 +234,7 @@ def described(tensor: Tensor) -> str:
 
 
 def is_array_like(given: object) -> bool:
-    """Return True for tensors, arrays, Series, lists and tuples: what `tensor_of` reads."""
+    """Return True for values that `tensor_of` reads: tensors, arrays, Series, lists and tuples."""
     is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
     return is_list or hasattr(given, "__array__")
 
@@ -246,7 +244,7 @@ def _is_truth(value: object) -> bool:
 
 
 def _readable(given: object) -> Tensor:
-    """Return what NumPy reads as a tensor: in native byte order, writable, without gaps."""
+    """Return NumPy's view of a value as a tensor: in native byte order, writable, contiguous."""
     values, is_list = np.asarray(given), isinstance(given, Sequence)
     if values.dtype == object:  # nullable columns of pandas
         values = np.asarray(values.tolist())
@@ -293,12 +291,12 @@ def split_group(name: str) -> str:
 def splits_of_masks(
     masks: Mapping[str, Tensor], node_type: NodeType, splits: dict[str, dict[NodeType, Tensor]]
 ) -> None:
-    """Add the marked nodes of masks to `splits`. A split without nodes is left out, with a warning."""
+    """Add the marked nodes of masks to `splits`. An empty split is omitted, with a warning."""
     for name, mask in masks.items():
         if bool(mask.any()):
             splits.setdefault(name, {})[node_type] = mask.nonzero().view(-1)
         else:
-            said = f"the mask of {name!r} marks no {node_type!r} node: the split is left out"
+            said = f"the mask of {name!r} does not mark any {node_type!r} node: the split is omitted"
             warnings.warn(said, stacklevel=4)
 
 
@@ -323,7 +321,7 @@ def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:
         if np.count_nonzero(split_of == number) != len(ids):
             at = _first_repeated(ids.values)
             raise ValueError(
-                f"{ids.name}[{at}] is {ids.values[at]}: that node is in the split already; drop one"
+                f"{ids.name}[{at}] is {ids.values[at]}: that node is already in the split; drop one"
             )
 
 
@@ -351,8 +349,8 @@ def checked_reverses(
         if not are_reverses(edges[edge_type], edges[reverse]):
             counts = [len(edges[one][0]) for one in (edge_type, reverse)]
             raise ValueError(
-                f"edge type {edge_type}: reverse_of {reverse}: some edge has no reverse there "
-                f"({counts[0]:,} and {counts[1]:,} edges); add it, or leave reverse_of out"
+                f"edge type {edge_type}: reverse_of {reverse}: some edges have no reverse in it "
+                f"({counts[0]:,} and {counts[1]:,} edges); add them, or omit reverse_of"
             )
     return reverses
 
@@ -405,13 +403,12 @@ SparseMatrix = Tensor | CsrMatrix  # torch.sparse_csr, or a sparse matrix of Sci
 
 @dataclass(frozen=True, eq=False)
 class SparseColumn:
-    """A column of rows with few entries. `write_graph` takes it, or the matrix itself, as a column of nodes.
+    """A sparse column. `write_graph` accepts it, or the matrix itself, as a node column.
 
-    Rows are stored with room for the longest one. Entries are in ascending order of the index, without
-    zeros.
+    Rows are padded to the longest row. Entries are in ascending order of the index, without zeros.
 
     Args:
-        values: Indices and float32 values as bits, int32 (rows, 2, longest); unused room is 0.
+        values: Indices and float32 values as bits, int32 (rows, 2, longest); padding is 0.
         width: Numbers per row.
     Raises:
         ValueError: The values have another dtype or shape.
@@ -436,22 +433,22 @@ class SparseColumn:
 
     @classmethod
     def of(cls, matrix: SparseMatrix, most: int | None = None) -> SparseColumn:
-        """Make a column of a sparse matrix.
+        """Make a column from a sparse matrix.
 
-        Values are stored as float32; entries at the same place are added up.
+        Values are stored as float32; duplicate entries are summed.
 
         Args:
             matrix: Matrix (rows, width) of SciPy or of layout `torch.sparse_csr`.
-            most: Entries to keep of a row, the largest in magnitude, the first among equal ones; default
+            most: Maximum entries per row: those of the largest magnitude, the first among equal ones; default
                 all.
         Raises:
-            ValueError: A row is so long that a dense column would take less.
+            ValueError: A row has so many entries that a dense column would be smaller.
         """
         return _column(matrix, "the sparse column", most)
 
 
 def sparse_column(matrix: SparseMatrix, name: str) -> SparseColumn:
-    """Make a column of a sparse matrix with its name for errors."""
+    """Make a column from a sparse matrix with its name for errors."""
     return _column(matrix, name, None)
 
 
@@ -465,7 +462,7 @@ def is_sparse(column: object) -> TypeGuard[SparseMatrix]:
 def check_sparse(given: Given, width: int) -> None:
     """Raise ValueError unless each entry of a stored column has an index below `width` and a finite value."""
     if given.dtype != "int32" or given.values.ndim != 3 or given.values.shape[1] != 2:
-        raise ValueError(f"{given.name} is {given.dtype} of shape {given.values.shape}: no sparse column")
+        raise ValueError(f"{given.name} is {given.dtype} of shape {given.values.shape}: not a sparse column")
     reason = f"no index of a row of {width:,} numbers, or no finite value"
     given.refuse(lambda rows: _faults(rows, width), reason)
 
@@ -494,8 +491,8 @@ def _column(matrix: SparseMatrix, name: str, most: int | None) -> SparseColumn:
     longest = max(1, int(counts.max(initial=0)))
     if longest > 1 and longest * _ENTRY_BYTES > width * _NUMBER_BYTES:
         raise ValueError(
-            f"{name}: row {int(counts.argmax())} has {longest:,} entries of {width:,}, and rows are stored "
-            "with room for the longest: give a dense array, or the largest entries of each row, "
+            f"{name}: row {int(counts.argmax())} has {longest:,} entries of {width:,}, and rows are padded "
+            "to the longest row: give a dense array, or the largest entries of each row, "
             "khop.SparseColumn.of(matrix, most=...)"
         )
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
@@ -534,7 +531,7 @@ def _check(name: str, width: int, indices: npt.NDArray[Any], values: npt.NDArray
 def _summed(
     rows: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the entries in order of row and index, equal places added up, without zeros."""
+    """Return the entries in order of row and index, duplicates summed, without zeros."""
     order = np.lexsort((indices, rows))
     rows, indices, values = rows[order], indices[order], values[order]
     starts = np.flatnonzero(np.diff(rows, prepend=-1) | np.diff(indices, prepend=-1))
@@ -559,11 +556,11 @@ LARGEST = 127  # of int8, on both sides of 0
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A column that represents `values * scales`. `write_graph` takes it as a column.
+    """A quantized column, which represents `values * scales`. `write_graph` accepts it as a column.
 
     Args:
         values: Rounded numbers, int8 (rows, ...).
-        scales: Scale of each number of a row, float32, of a row's shape.
+        scales: Scale of each element of a row, float32, with the shape of a row.
     Raises:
         ValueError: The dtypes or shapes do not fit.
     Example:
@@ -592,12 +589,12 @@ def quantize(column: Array) -> Quantized:
     column as float32.
 
     Args:
-        column: Floating numbers (rows, ...).
+        column: Floating-point numbers (rows, ...).
     Returns:
         The rounded column, for `khop.NodeTable` and `khop.EdgeTable`.
     Raises:
         ValueError: A number is NaN, infinite or outside of float32's range, or the column is not
-            floating.
+            floating-point.
     Example:
         >>> khop.quantize(torch.tensor([[1.0], [-127.0]])).values
         tensor([[   1],
@@ -621,7 +618,7 @@ def quantize(column: Array) -> Quantized:
 
 
 def _scales(largest: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return scales above 0 by which no number that is read exceeds float32."""
+    """Return positive scales for which dequantized numbers stay within float32's range."""
     scales = np.asarray(largest / np.float32(LARGEST))
     with np.errstate(over="ignore"):
         is_above = ~np.isfinite(scales * np.float32(LARGEST))
@@ -630,7 +627,7 @@ def _scales(largest: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _check_range(name: str, start: int, rows: npt.NDArray[Any]) -> None:
-    """Raise ValueError, naming the first one, if a number of float64 is too large for float32."""
+    """Raise ValueError that names the first float64 number outside of float32's range."""
     wrong = np.argwhere(np.abs(rows) > np.finfo(np.float32).max)
     if len(wrong):
         first = tuple(wrong[0].tolist())
@@ -641,7 +638,7 @@ def _check_range(name: str, start: int, rows: npt.NDArray[Any]) -> None:
 
 
 def _float32(rows: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """Return a chunk as float32. bfloat16 comes as uint16 bits, the upper half of a float32."""
+    """Return a chunk as float32. bfloat16 is given as uint16 bits, the upper half of a float32."""
     if dtype == "bfloat16":
         return (rows.astype(np.uint32) << 16).view(np.float32)
     return rows.astype(np.float32)

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def check_names(names: Iterable[str], what: str) -> None:
-    """Raise ValueError unless each name is a valid file name on every system and no two names collide there.
+    """Raise ValueError unless the names are valid file names on every system and do not collide.
 
     "__" separates the parts of an edge type's folder name, so no name may contain it.
     """
@@ -39,7 +39,7 @@ def check_names(names: Iterable[str], what: str) -> None:
 
 
 def check_edge_types(edge_types: Iterable[EdgeType]) -> None:
-    """Raise ValueError unless each edge type is a valid folder name and no two collide."""
+    """Raise ValueError unless the edge types are valid folder names and do not collide."""
     edge_types = list(edge_types)
     for edge_type in edge_types:
         if not isinstance(edge_type, tuple) or len(edge_type) != 3:
@@ -74,7 +74,7 @@ def split_of(file: str) -> tuple[NodeType, str]:
 
 
 def node_ids(node_type: NodeType, name: str) -> str:
-    """Return the file of an array of a node type's own ids, relative to the folder."""
+    """Return the file of an array of a node type's ids, relative to the folder."""
     return f"nodes/{node_type}/ids/{name}.npy" if name else f"nodes/{node_type}/ids"
 
 

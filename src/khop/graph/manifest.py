@@ -1,4 +1,4 @@
-"""graph.json as a value: the contents of a graph folder, known without reading an array."""
+"""graph.json as a value: the contents of a graph folder, without reading arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from khop.graph.npy import ID_ARRAYS, ID_DTYPES, STORED, ArrayEntry, Expected, f
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, check_width
 
 FORMAT = "khop-graph"
-VERSION = 3  # the highest that this khop reads; a folder has the lowest that describes it
+VERSION = 3  # the highest that this khop reads; a folder uses the lowest that describes it
 NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
 
 
@@ -26,7 +26,7 @@ class Contents(Enum):
     """Arrays of a graph that must be present in its folder, besides graph.json."""
 
     ALL = "all"
-    EDGES = "edges"  # the arrays that draws read, including columns of one number: weights and times
+    EDGES = "edges"  # the arrays that draws read, including scalar columns: weights and times
     NOTHING = "nothing"
 
 
@@ -171,7 +171,7 @@ class Manifest:
         raise ValueError(f"no edge type {edge_type!r}; there are {[edge.type for edge in self.edges]}")
 
     def check_types(self) -> None:
-        """Raise ValueError for a name that is no valid path, or an edge type without its node types."""
+        """Raise ValueError for a name that is not a valid path, or an edge type without its node types."""
         layout.check_names((node.type for node in self.nodes), "node type")
         layout.check_edge_types(edge.type for edge in self.edges)
         for node in self.nodes:
@@ -247,10 +247,10 @@ def _check_sparse(arrays: Mapping[str, ArrayEntry], by_file: Mapping[str, int]) 
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write graph.json and flush it. It is the last file of a folder to be written."""
+    """Write graph.json and flush it. It must be the last file written to a folder."""
     content = {"format": FORMAT, "version": manifest.version, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
     for entry in (*content["nodes"], *content["edges"]):
-        for optional in ("scales", "times", "ids", "sparse"):  # left out if empty: same bytes as before
+        for optional in ("scales", "times", "ids", "sparse"):  # omitted if empty, as in earlier versions
             if not entry.get(optional):
                 entry.pop(optional, None)
     if manifest.part is None:
@@ -275,7 +275,9 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
             f"parts, {folder / 'part-0000'}"
         )
     if not path.is_file():
-        raise ValueError(f"{folder}: no graph folder, or unfinished: no {layout.MANIFEST}; write it again")
+        raise ValueError(
+            f"{folder}: not a graph folder, or unfinished: {layout.MANIFEST} is missing; write it again"
+        )
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
         found = (document["format"], int(document["version"]))
@@ -302,11 +304,10 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 def open_manifest(folder: Path, contents: Contents = Contents.ALL) -> tuple[Manifest, str, frozenset[str]]:
     """Return graph.json, its fingerprint and the absent files.
 
-    Sizes and headers of all other files have been compared with graph.json. Files outside `contents` may be
-    absent.
+    Sizes and headers of all other files match graph.json. Files outside `contents` may be absent.
     """
     if folder.name.endswith(UNFINISHED):
-        raise ValueError(f"{folder}: its writer was killed or is still at work; write the graph again")
+        raise ValueError(f"{folder}: its writer was killed or is still running; write the graph again")
     manifest, claimed = read_manifest(folder)
     optional = manifest.arrays.keys() - manifest.files(contents)
     absent = frozenset(file for file in optional if not (folder / file).exists())

@@ -25,7 +25,7 @@ from khop.kernels.memory import expect_random_access
 from khop.schema import EdgeType, NodeType
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
-THREADS = 2  # threads per array; the waiting process has others
+THREADS = 2  # threads per array, separate from those of the waiting process
 
 Made = TypeVar("Made")
 
@@ -35,23 +35,23 @@ class Sources:
     """Sources of the edges of a partition: nodes of all partitions."""
 
     original_ids: Mapping[NodeType, Tensor]  # int64 (nodes of all partitions)
-    columns: Mapping[NodeType, Collection[str]]  # names of columns that lie in all partitions
+    columns: Mapping[NodeType, Collection[str]]  # names of columns that are in all partitions
 
 
 class Arrays(ABC):
-    """The arrays of a store that draws read. Rows and positions are the store's."""
+    """The arrays of a store that draws read, with the store's rows and positions."""
 
     edges: Mapping[EdgeType, Csc]
-    original_ids: Mapping[NodeType, Tensor]  # ids that key draws, int64 (rows), of types with other rows
+    original_ids: Mapping[NodeType, Tensor]  # ids that key draws, int64 (rows), if they differ from rows
 
     @abstractmethod
     def __getitem__(self, need: RuleNeed[Made]) -> Made | None:
-        """Return the array of a need, made on first use; None if the edge type lacks its column."""
+        """Return the array of a need, built on first use; None if the edge type lacks its column."""
 
 
 @dataclass(frozen=True)
 class RuleNeed(ABC, Generic[Made]):
-    """An array that draws of an edge type read. A store makes it before the first draw.
+    """An array that draws of an edge type read. A store builds it before the first draw.
 
     Subclasses build it in `made`.
     """
@@ -68,7 +68,7 @@ class RuleNeed(ABC, Generic[Made]):
         """Build the array from the columns of a store."""
 
     def given(self, request: DrawRequest, arrays: Arrays) -> DrawRequest:
-        """Return a request with the array, if requests have a place for it."""
+        """Return a request with the array, if requests have a field for it."""
         return request
 
 
@@ -136,13 +136,13 @@ class WeightSums(RuleNeed[Rising]):
 
 
 class StoredTimes(RuleNeed[EdgeTimes]):
-    """The times of edges and of their sources as the graph stores them."""
+    """The stored times of edges and of their sources."""
 
     of_integers = True
     of_sources = True
 
     def made(self, arrays: RuleArrays) -> EdgeTimes | None:
-        """Return both columns as whole numbers; None if the graph has neither."""
+        """Return both columns as integers; None if the graph has neither."""
         edge_type, column = self.edge_type, self.column
         own = arrays.columns.get(edge_type, {}).get(column)
         if arrays.sorted_by.get(edge_type) == column:
@@ -162,7 +162,7 @@ class RisingTimes(RuleNeed[Rising]):
         """Return the times; None without either column.
 
         ValueError unless they ascend within each row, which a process checks on first use, and for times of
-        sources that lie in other partitions.
+        sources in other partitions.
         """
         edge_type, column = self.edge_type, self.column
         in_all_parts = () if arrays.sources is None else arrays.sources.columns.get(edge_type[0], ())
@@ -184,7 +184,7 @@ class RisingTimes(RuleNeed[Rising]):
 
 @dataclass(frozen=True, eq=False)
 class RuleArrays(Arrays):
-    """Arrays for rules, made on first use from columns and cached; threads may share the object."""
+    """Arrays for rules, built on first use from columns and cached; threads may share the object."""
 
     edges: Mapping[EdgeType, Csc]
     columns: Columns  # one row per node, or per edge in CSC order
@@ -207,12 +207,12 @@ class RuleArrays(Arrays):
         return found
 
     def outlined(self, name: str, csc: Csc, values: Tensor, sources: Sequence[str]) -> Rising:
-        """Return values that ascend within rows, with the outline by which they are searched."""
+        """Return values that ascend within rows, with the outline for searching them."""
 
         def make() -> Tensor:
             return outline(csc, values, threads=THREADS)
 
-        outline_name = name.replace(".", "_outline.", 1)  # no column of sums or times has such a name
+        outline_name = name.replace(".", "_outline.", 1)  # columns of sums or times never have this name
         codes = self.derived.vector(outline_name, outline_size(csc), make, sources, "int16")
         return Rising(values, _searched(self.prepared, outline_name, codes))
 
@@ -228,7 +228,7 @@ class RuleArrays(Arrays):
         return tuple(files)
 
     def check_order(self, edge_type: EdgeType, column: str, own: EdgeTimes) -> None:
-        """Raise ValueError unless every row is sorted by the graph's own times: one pass on first use."""
+        """Raise ValueError unless every row is sorted by the graph's times: one pass on first use."""
         if (edge_type, column) in self._rising:
             return
         csc = self.edges[edge_type]
@@ -258,7 +258,7 @@ Store = Callable[[Tensor], Tensor]  # copies a tensor to where kernels read it
 
 
 class StoredArrays(Arrays):
-    """Arrays made on the host and copied to a device on first use. Threads may share it."""
+    """Arrays built on the host and copied to a device on first use. Threads may share it."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ def derived_name(edge_type: EdgeType, array: str) -> str:
 
 @dataclass(frozen=True)
 class NegativeNeed:
-    """The arrays that negatives of links of an edge type are drawn from."""
+    """The arrays from which negatives of an edge type's links are drawn."""
 
     edge_type: EdgeType
     negatives: DrawnNegatives

@@ -1,4 +1,4 @@
-"""Negatives drawn from a graph with its edges in this process."""
+"""Draws of negatives from local edges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from khop.schema import EdgeType, NodeType
 class RelatedPartners:
     """The partner ranks of each pair of a source and a relation.
 
-    Row i belongs to the i-th pair. Further rows, one per source, are for sources without such an edge.
+    Row i belongs to the i-th pair. Additional rows, one per source, are for sources without such an edge.
     """
 
     ranks: Csc
@@ -47,7 +47,7 @@ class RelatedPartners:
 
 
 def number_column(edge_type: EdgeType, name: str, columns: Mapping[str, Tensor]) -> Tensor:
-    """Return a column of whole numbers of edges; ValueError if there is no such column."""
+    """Return an integer column of edges; ValueError if there is none."""
     if name not in columns:
         raise ValueError(f"column {name!r} of {edge_type}: not in the graph; there are {sorted(columns)}")
     values = columns[name]
@@ -62,8 +62,8 @@ def number_column(edge_type: EdgeType, name: str, columns: Mapping[str, Tensor])
 def partner_ranks(csc: Csc, num_sources: int, nodes: Tensor | None, are_of_one_type: bool) -> Csc:
     """Return in row u the ranks of u's destinations, ascending and without duplicates.
 
-    If both ends have the same node type, a node counts as its own partner. `nodes` gives the node of each
-    rank; None: the rank is the node.
+    If both ends have the same node type, each node is also a partner of itself. `nodes` gives the node of
+    each rank; None: the rank is the node.
     """
     csc.check()
     dtype = index_dtype(max(csc.num_rows, num_sources))
@@ -82,7 +82,7 @@ def related_ranks(
 ) -> RelatedPartners:
     """Return the partner ranks of each source and relation; `counts` are of sources and destinations.
 
-    If both ends have the same node type, a node counts as its own partner by every relation.
+    If both ends have the same node type, each node is also a partner of itself by every relation.
     """
     csc.check()
     if relations.numel() and int(relations.min()) < 0:
@@ -117,7 +117,7 @@ def _rows_by_source(sources: Tensor, ranks: Tensor, num_sources: int, num_destin
 
 
 def ranks_among(rows: Csc, chosen: Tensor, count: int) -> Csc:
-    """Return the rows with the chosen ranks alone, numbered anew; `chosen` ascends."""
+    """Return the rows with only the chosen ranks, renumbered; `chosen` ascends."""
     new = torch.full((count,), -1, dtype=rows.indices.dtype)
     new[chosen] = torch.arange(chosen.numel(), dtype=rows.indices.dtype)
     ranks = new[rows.indices.long()]
@@ -152,7 +152,7 @@ class _Table:
 
 
 class NegativeEdges(Protocol):
-    """Edges as negative draws need them: in-degrees and partners."""
+    """Implementers give in-degrees and partners for draws of negatives."""
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
         """Return the in-degrees, int64 (destinations)."""
@@ -175,9 +175,9 @@ class NegativeEdges(Protocol):
 
 
 class NegativeTables:
-    """Draws of negatives. Tables are made on the first draw and cached. Threads may share the object.
+    """Draws of negatives. Tables are built on the first draw and cached. Threads may share the object.
 
-    `candidates` lists the nodes of a type that may be drawn, bool (nodes); all nodes of other types may be.
+    `candidates` marks the nodes of a type that may be drawn, bool (nodes); of other types, all may be drawn.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class NegativeTables:
     def drawn(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor | NothingLeft:
-        """Draw as `draw` does, or return the link that no destination may be drawn for."""
+        """Draw as `draw` does, or return a link without possible destinations."""
         table = self._table_of(edge_type, negatives, positives)
         limits = None
         if positives.until is not None and table.times is not None:
@@ -236,7 +236,7 @@ class NegativeTables:
         return positives.sources - (self._links.first_source(edge_type) if negatives.exact else 0)
 
     def prepare(self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives) -> None:
-        """Make the tables for a draw with these arguments, if they do not exist yet."""
+        """Build the tables for a draw with these arguments, unless they exist."""
         self._table_of(edge_type, negatives, positives)
 
     def _table_of(self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives) -> _Table:
@@ -336,7 +336,7 @@ def _ordered(original: Tensor | None, times: Tensor | None) -> tuple[Tensor | No
 
 @dataclass(frozen=True)
 class WholeLinks:
-    """Links of a graph with its edges in this process."""
+    """Links of a graph with local edges."""
 
     edges: Mapping[EdgeType, Csc]
     counts: Mapping[NodeType, int]
@@ -363,7 +363,7 @@ class WholeLinks:
         return kept_partners(self.derived, edge_type, by_column(order), counts, make, sources)
 
     def related(self, edge_type: EdgeType, column: str, nodes: Tensor | None) -> RelatedPartners:
-        """Return the partner ranks of each source and relation, made anew."""
+        """Return the partner ranks of each source and relation, recomputed."""
         source, _, destination = edge_type
         values = number_column(edge_type, column, self.columns.get(edge_type, {})).long()
         counts = self.counts[source], self.counts[destination]
@@ -390,7 +390,7 @@ def kept_partners(
     make: Callable[[], Csc],
     sources: Sequence[str],
 ) -> Csc:
-    """Return the CSC that `make` gives, from derived arrays if it was computed before.
+    """Return the CSC that `make` computes, from derived arrays if it was stored before.
 
     `counts` are the numbers of sources and destinations.
     """

@@ -30,11 +30,11 @@ class NetworkxTables:
 
     @classmethod
     def of(cls, graph: Any) -> NetworkxTables:  # noqa: ANN401
-        """Read a graph. Edges of an undirected graph are there once.
+        """Read a graph. Each edge of an undirected graph is read once.
 
-        Attributes of numbers become columns, and so do lists of numbers that all nodes or all edges have. A
-        missing number is NaN for a node. For an edge it is 1 in `weight`, and 0 in other columns, beside
-        a column NAME_missing that is 1. Other attributes are left out. Each case has a note.
+        Numeric attributes become columns, and so do lists of numbers that all nodes or all edges have. A
+        missing number is NaN for a node. For an edge it is 1 in `weight`, and 0 in other columns, with a 1 in
+        a column NAME_missing. Other attributes are omitted. Each case has a note.
         """
         rows = {node: row for row, node in enumerate(graph.nodes)}
         edges = list(graph.edges(data=True))
@@ -66,7 +66,7 @@ def attribute_columns(given: Sequence[Mapping[Any, Any]], what: str) -> tuple[Co
             continue
         column = _column(values, absent)
         if column is None:
-            notes.append(f"attribute {name!r} of {what} is left out: {_reason(values)}")
+            notes.append(f"attribute {name!r} of {what} is omitted: {_reason(values)}")
             continue
         found[str(name)] = column
         if rounded := _rounded(values, column):
@@ -87,12 +87,12 @@ def attribute_columns(given: Sequence[Mapping[Any, Any]], what: str) -> tuple[Co
 
 
 def _scalar(value: Any) -> Any:  # noqa: ANN401
-    """Return a number as it is, and any other value as one that is equal to itself."""
+    """Return a number unchanged, and any other value as one that is equal to itself."""
     return value if value is None or isinstance(value, Real) else ""
 
 
 def _column(values: Sequence[Any], absent: npt.NDArray[np.bool_]) -> npt.NDArray[Any] | None:
-    """Return a column; None if a value is no number, or if lists differ in length or are missing."""
+    """Return a column; None if a value is not a number, or if lists differ in length or are missing."""
     kind: Any = _LISTS if any(isinstance(one, _LISTS) for one in values) else Real
     if not all(isinstance(one, kind) or (kind is Real and one is None) for one in values) or absent.all():
         return None
@@ -107,7 +107,7 @@ def _column(values: Sequence[Any], absent: npt.NDArray[np.bool_]) -> npt.NDArray
 
 
 def _rounded(values: Sequence[Any], column: npt.NDArray[Any]) -> int:
-    """Return the number of whole numbers that a column of floats does not hold exactly."""
+    """Return the number of integers that a float column does not represent exactly."""
     if column.dtype.kind != "f" or column.ndim > 1:
         return 0
     pairs = zip(values, column, strict=True)

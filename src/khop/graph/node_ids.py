@@ -29,7 +29,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 @dataclass(frozen=True, eq=False)
 class OwnIds:
-    """Ids of the nodes of one type, both ways. Arrays are mapped: a look-up reads a few pages.
+    """Bidirectional mapping between nodes and ids of one type. Memory-mapped: a look-up reads a few pages.
 
     Args:
         node_type: The node type.
@@ -90,7 +90,7 @@ class OwnIds:
         return np.array([self._integer(id_) for id_ in ids], np.int64)
 
     def _integer(self, id_: str | int) -> int:
-        """Return an id as it is stored. "007", 7.9 and True are not the id 7."""
+        """Return an id in its stored form. "007", 7.9 and True are not the id 7."""
         is_number = isinstance(id_, int | np.integer) and not isinstance(id_, bool)
         is_written = isinstance(id_, str) and _INTEGER.fullmatch(id_) is not None
         if (is_number or is_written) and _LEAST <= int(id_) <= -_LEAST - 1:
@@ -99,7 +99,7 @@ class OwnIds:
 
 
 def first_lost(ids: OwnIds) -> int:
-    """Return the first node with an id that does not lead back to it, or -1."""
+    """Return the first node whose id does not map back to it, or -1."""
     for first in range(0, len(ids), _CHECKED_AT_ONCE):
         keys = ids.stored[first : first + _CHECKED_AT_ONCE]
         found = ids.index.find(ids.stored, keys)
@@ -148,7 +148,7 @@ def _kind(arrays: Mapping[str, ArrayEntry], node_type: NodeType) -> str:
 
 
 class IdsByNode(Protocol):
-    """Implementers have an id for each node of a type, in memory, in files or on servers."""
+    """Implementers return the users' ids of a type's nodes, from memory, files or servers."""
 
     @property
     def kind(self) -> Kind:
@@ -156,7 +156,7 @@ class IdsByNode(Protocol):
         ...
 
     def at(self, nodes: Tensor) -> Keys:
-        """Return the ids of some nodes, int64 (n), in their order. Takes memory for these alone."""
+        """Return the ids of nodes, int64 (n), in order. Only these ids are read into memory."""
         ...
 
 
@@ -175,7 +175,7 @@ class IdsHere:
         return "string" if isinstance(self.keys, StringKeys) else "int64"
 
     def at(self, nodes: Tensor) -> Keys:
-        """Return the ids of some nodes."""
+        """Return the ids of nodes."""
         return keys_at(self.keys, nodes.numpy())
 
 
@@ -202,7 +202,7 @@ class Names:
 
 
 def label_records(folder: Folder) -> dict[NodeType, Mapping[str, Any]]:
-    """Return what an import has recorded of the labels, by node type: class names and units."""
+    """Return the label records of an import by node type: class names and units."""
     nodes: Mapping[NodeType, Mapping[str, Any]] = import_record(folder).get("nodes", {})
     return {t: of_type[LABEL] for t, of_type in nodes.items() if LABEL in of_type}
 
@@ -228,7 +228,7 @@ def given_ids(ids: GivenIds, where: str) -> Keys:
 
 
 def _array(ids: Any) -> npt.NDArray[Any]:  # noqa: ANN401
-    """Return ids as an array. NumPy's own arrays of text would drop NULs at the end of an id."""
+    """Return ids as an array. NumPy's text arrays would drop NULs at the end of an id."""
     is_text = isinstance(ids, list | tuple) and len(ids) > 0 and isinstance(ids[0], str)
     return np.array(ids, object) if is_text else np.asarray(ids)
 
@@ -239,7 +239,7 @@ def kind_of(keys: Keys) -> Kind:
 
 
 def check_distinct(keys: Keys, count: int, where: str) -> None:
-    """Raise ValueError unless there is one key per node, and no key twice."""
+    """Raise ValueError unless there is one distinct key per node."""
     if len(keys) != count:
         raise ValueError(f"{where} has {count:,} nodes and {len(keys):,} ids; give one id per node")
     table = id_table(kind_of(keys), count)
@@ -253,7 +253,7 @@ def check_distinct(keys: Keys, count: int, where: str) -> None:
 
 
 def index_bytes(keys: Keys) -> int:
-    """Return the bytes of the keys and their index on disk, about."""
+    """Estimate the bytes of the keys and their index on disk."""
     return keys.nbytes + _INDEX_BYTES * len(keys)
 
 
@@ -287,8 +287,8 @@ def joined_nodes(base: Folder, later: Folder) -> dict[NodeType, Tensor]:
         if len(known):
             own = ids_in(later.path, later.arrays, node_type, len(found)).ids(known[:1])[0]
             raise ValueError(
-                f"{later.path}: {node_type} {own!r} is a node of {base.path} already; import the new nodes "
-                "alone"
+                f"{later.path}: {node_type} {own!r} is already a node of {base.path}; import only the new "
+                "nodes"
             )
         is_new = found < 0
         places[node_type] = torch.from_numpy(np.where(is_new, count - 1 + np.cumsum(is_new), found))
@@ -338,7 +338,7 @@ def later_ids(later: Folder, node_type: NodeType) -> Keys:
 
 
 def _found(base: Folder, node_type: NodeType, keys: Keys) -> Int64s:
-    """Return the node of the graph with each id, -1 for new ids, and where the graph stores no ids."""
+    """Return the node of the graph for each id; -1 for new ids, or if the graph does not store ids."""
     refuse_replaced(base)
     try:
         own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))

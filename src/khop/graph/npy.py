@@ -99,7 +99,7 @@ def flush(file: BinaryIO) -> None:
 
 
 def map_array(path: Path, entry: ArrayEntry) -> Tensor:
-    """Map an array. Nothing is read before use, processes share the pages, and writes stay private.
+    """Map an array copy-on-write: data is read on use, and processes share the pages.
 
     The file must fit `entry` (see `file_problem`).
     """
@@ -107,7 +107,7 @@ def map_array(path: Path, entry: ArrayEntry) -> Tensor:
 
 
 def map_pages(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
-    """Map an array as `map_array` does, and return its pages too; None if the file holds no data."""
+    """Map an array as `map_array` does; also return its pages, None for an empty array."""
     import torch
 
     if entry.data_bytes == 0:
@@ -123,7 +123,7 @@ def map_pages(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
 
 
 def map_numpy(path: Path, entry: ArrayEntry) -> npt.NDArray[Any]:
-    """Map an array as NumPy; bfloat16 comes as uint16 bits."""
+    """Map an array as a NumPy array; bfloat16 as uint16 bits."""
     if entry.data_bytes == 0:
         return np.empty(entry.shape, STORED[entry.dtype])
     offset, count = entry.bytes - entry.data_bytes, math.prod(entry.shape)
@@ -187,7 +187,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Return the .npy header of an array."""
-    # Not NumPy's: its padding differs between versions, and a checksum must depend on content alone.
+    # Not NumPy's: its padding differs between versions, and checksums must depend only on the content.
     text = f"{{'descr': '{STORED[dtype]}', 'fortran_order': False, 'shape': {shape}, }}"
     length = len(_MAGIC) + 2 + len(text) + 1
     text += " " * (-length % _ALIGNMENT) + "\n"
@@ -196,7 +196,7 @@ def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 def header_of(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
     """Return the dtype and the shape from a .npy header; ValueError for damage."""
-    # NumPy's own reader repairs headers and warns; here any deviation is damage.
+    # NumPy's reader repairs headers and warns; for khop any deviation is damage.
     magic = file.read(len(_MAGIC))
     if magic[:-2] != _MAGIC[:-2]:
         raise ValueError("not a .npy file")
@@ -217,8 +217,8 @@ Array = npt.NDArray[Any]
 class CheckedRows:
     """A mapped array that is read once, from its first row to its last.
 
-    The read that returns the last row raises ValueError if the file differs from its checksum, so that
-    damage is never copied under a new checksum.
+    The read of the last row raises ValueError if the file differs from its checksum, so that damaged data
+    never get a new checksum.
     """
 
     def __init__(self, path: Path, entry: ArrayEntry) -> None:
@@ -237,7 +237,7 @@ class CheckedRows:
         return int(np.prod(self._entry.shape[1:], dtype=np.int64)) * self._values.itemsize
 
     def read(self, first: int, last: int) -> Array:
-        """Return rows `first` to `last` - 1; `first` is where the last call ended."""
+        """Return rows `first` to `last` - 1; `first` is the end of the previous call."""
         assert first == self._read, (first, self._read)
         rows = self._values[first:last]
         self._digest.update(rows.reshape(-1).view(np.uint8).data if rows.size else b"")

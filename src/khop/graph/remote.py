@@ -1,9 +1,9 @@
 """Files in object stores: staged from a store to the user's cache, and published from there to the store.
 
-Each URL has a mirror, a path in the cache. All other modules see mirrors, which are local files. Files are
-compared by the version that the store names (ETag), and have sha256 digests.
+Each URL has a mirror, a path in the cache. All other modules use mirrors, which are local files. Files are
+compared by the store's version (ETag), and have sha256 digests.
 
-This module imports neither torch nor numpy nor rich.
+This module does not import torch, numpy or rich.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from khop.graph.atomic import Meter, ProgressCallback, check_disk
 from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
 from khop.user_cache import cache_folder
 
-# What pyarrow calls each scheme. Its default for Google retries for 15 minutes without a network.
+# pyarrow's name of each scheme. Its default for Google retries for 15 minutes without a network.
 _PYARROW = {"s3": "s3://{}", "gs": "gs://{}?retry_limit_seconds=30", "az": "abfss://{}.dfs.core.windows.net"}
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
@@ -134,12 +134,12 @@ class Location:
 
     @property
     def mirror(self) -> Path:
-        """The path in the cache."""
+        """Path of the mirror in the cache."""
         return _mirrors() / self.scheme / self.container / self.key
 
     @property
     def url(self) -> str:
-        """The URL, without a slash at its end."""
+        """The URL, without a trailing slash."""
         return f"{self.scheme}://{self.container}/{self.key}".rstrip("/")
 
     @property
@@ -159,7 +159,7 @@ class Location:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Turn an error of pyarrow into a sentence. Its text is never printed: it may have credentials."""
+        """Turn a pyarrow error into a StoreError without its text, which may contain credentials."""
         try:
             yield
         except StoreError:
@@ -183,7 +183,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Store:
-    """The object store of a location. Files have names relative to it; that of the location itself is ""."""
+    """The object store of a location. File names are relative to it; "" is the location itself."""
 
     location: Location
     system: Any  # pyarrow.fs.FileSystem
@@ -211,14 +211,14 @@ class Store:
         return {name: size for name, size in sorted(found.items()) if name and not _is_hidden(name)}
 
     def open(self, name: str) -> tuple[Any, str]:
-        """Open a file to read, and return its version too."""
+        """Open a file to read; also return its version."""
         with self.location.asking():
             file = self.system.open_input_file(self.path(name))
             known = {_text(key).lower(): _text(value) for key, value in (file.metadata() or {}).items()}
             return file, known.get("etag") or f"{file.size()} {known.get('last-modified', '')}"
 
     def write(self, name: str, source: Path, read: Callable[[int], None]) -> None:
-        """Upload a file. It appears in the store at the end; after an error or Ctrl-C, it is not there."""
+        """Upload a file atomically: after an error or Ctrl-C, it is not in the store."""
         with source.open("rb") as file, self.location.asking():
             stream = self.system.open_output_stream(self.path(name))
             try:
@@ -256,9 +256,9 @@ def _is_hidden(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _File:
-    """A file of a mirror that has the bytes of the store."""
+    """A file of a mirror with the same bytes as in the store."""
 
-    version: str  # that the store names; "" if this process wrote it there
+    version: str  # of the store; "" if this process uploaded it
     bytes: int
     changed_ns: int  # of the local file
     sha256: str
@@ -297,7 +297,7 @@ class _Record:
         return cls(path, files)
 
     def has(self, name: str, path: Path) -> bool:
-        """Return True if the file of the mirror has the bytes of the store, as far as is known here."""
+        """Return True if the file is recorded and the one at `path` has not changed since."""
         return name in self.files and self.files[name].is_at(path)
 
     def add(self, name: str, file: _File) -> None:
@@ -324,7 +324,7 @@ def _next_to_mirrors(location: Location, suffix: str) -> Path:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Keep other processes from staging to a mirror while its files are written; other paths need nothing.
+    """Keep other processes from staging to a mirror while its files are written. Ignores other paths.
 
     ValueError if another process writes them.
     """
@@ -374,7 +374,7 @@ def _at_once(tasks: Sequence[Callable[[], Result]], stop: Event) -> list[Result]
 
 
 def _in_turn(names: Iterable[str]) -> list[list[str]]:
-    """Divide names into those that come first, and those that say that a folder is complete."""
+    """Divide names into data files, and files that mark a folder as complete."""
     names = list(names)
     return [[n for n in names if n not in _LAST], [n for n in names if n in _LAST]]
 
@@ -383,7 +383,7 @@ def staged(url: str, notice: ProgressCallback | None = None) -> Path:
     """Return the mirror of a file, a graph folder or a run folder, with the bytes of the store.
 
     Only files that changed in the store since the last call are downloaded. An interrupted download
-    continues. A folder that a process of this machine writes is used as it is. ValueError if nothing is
+    continues. A folder that a process of this machine is writing is used unchanged. ValueError if nothing is
     there, or for files with other digests than graph.json has.
     """
     location = Location.of(url)
@@ -405,9 +405,9 @@ def local_path(path: str) -> Path:
 
 
 def target(url: str, notice: ProgressCallback | None = None) -> Path:
-    """Return the mirror of a file or a folder to write, with what the store has there already.
+    """Return the mirror of a file or folder to write, with the files that the store already has.
 
-    Nothing remains in the mirror of what the store has no more, unless a process writes it.
+    Files that are no longer in the store are removed from the mirror, unless a process is writing them.
     """
     location = Location.of(url)
     store = location.opened()
@@ -421,7 +421,7 @@ def target(url: str, notice: ProgressCallback | None = None) -> Path:
 
 
 def matches(pattern: str, notice: ProgressCallback | None = None) -> list[Path]:
-    """Return the mirrors of the files that a URL with *, **, ? or [ matches, staged; in order of names."""
+    """Return the staged mirrors of the files that match a URL with *, **, ? or [, sorted by name."""
     if not has_magic(pattern) or re.search(r"\?[^/]*=", pattern):  # options, which `Location.of` refuses
         return [staged(pattern, notice)]
     folder = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
@@ -447,13 +447,13 @@ def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _stage(store: Store, found: Mapping[str, int], notice: ProgressCallback | None) -> None:
-    """Make the mirror have the files of the store."""
+    """Update the mirror to the files of the store."""
     location = store.location
     waiting = partial(
         Meter(sum(found.values()), notice).at, f"waiting for the process that reads {location.url}"
     )
     with (
-        _locked(location, "reader", waiting),  # before the other: readers wait for each other alone
+        _locked(location, "reader", waiting),  # first: readers wait only for each other
         _locked(location, "writer") as is_free,
     ):
         if not is_free:
@@ -548,7 +548,7 @@ def _block(location: Location, file: Any) -> bytes:  # noqa: ANN401  # pyarrow h
 def _remove_others(
     location: Location, record: _Record, sources: Mapping[str, str], *, is_changed: bool
 ) -> None:
-    """Remove files that the store has no more; those made from changed files too, such as derived arrays."""
+    """Remove files that are no longer in the store, and files derived from changed ones."""
     gone = record.files.keys() - sources.keys()
     for name in gone:
         _at(location, name).unlink(missing_ok=True)
@@ -574,13 +574,13 @@ def _check_digests(location: Location, record: _Record) -> None:
             if whole in record.files and record.files[whole].sha256 != sha256:
                 _remove(location.mirror)
                 raise ValueError(
-                    f"{location.url}/{whole}: has another digest than {MANIFEST} says: it was changed or "
+                    f"{location.url}/{whole}: digest differs from {MANIFEST}: it was changed or "
                     "damaged, or the upload was not finished; upload the graph again"
                 )
 
 
 def _digests(manifest: Path) -> dict[str, str]:
-    """Return the digests of the arrays of a graph.json; none if it is damaged: opening the graph says so."""
+    """Return the array digests of a graph.json; none if it is damaged, which opening the graph reports."""
     try:
         return {file: entry["sha256"] for file, entry in json.loads(manifest.read_bytes())["arrays"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -588,10 +588,10 @@ def _digests(manifest: Path) -> dict[str, str]:
 
 
 def publish(path: Path, notice: ProgressCallback | None = None) -> None:
-    """Upload the files of a mirror that changed, and remove those from the store that are no more.
+    """Upload the changed files of a mirror, and remove deleted ones from the store.
 
-    Does nothing for other paths. A reader of the store finds a graph folder once it is complete, and a run
-    folder with the old checkpoints or with the new ones.
+    Does nothing for other paths. A reader of the store finds a graph folder only once it is complete, and a
+    run folder with either the old or the new checkpoints.
     """
     location = Location.at(path)
     if location is None or not path.is_dir():
@@ -658,7 +658,8 @@ def _uploaded(store: Store, record: _Record, meter: Meter, stop: Event, name: st
 def publish_files(files: Sequence[Path], notice: ProgressCallback | None = None) -> None:
     """Upload files of mirrors, and remove them from the cache. Does nothing for other paths.
 
-    If the store refuses one, the files go to the current folder, and the error says so: no result is lost.
+    If an upload fails, the files are moved to the current folder, which the error names, so results are not
+    lost.
     """
     new = [path for path in files if Location.at(path) is not None]
     meter = Meter(sum(path.stat().st_size for path in new), notice)
@@ -689,6 +690,6 @@ def _remove(mirror: Path) -> None:
 
 
 def _free(path: Path) -> Path:
-    """Return the path, or one with a number, where nothing is."""
+    """Return the path, or one with a number added if the path exists."""
     numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(1))
     return next(name for name in chain([path], numbered) if not name.exists())

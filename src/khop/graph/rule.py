@@ -24,7 +24,7 @@ _NOT_INTEGERS = ("float16", "float32", "float64", "bfloat16", "bool")
 
 
 class FrontierField(StrEnum):
-    """A field of `Frontier`, beside its nodes, that a rule reads."""
+    """An optional field of `Frontier` that a rule reads."""
 
     UNTIL = "until"  # time limits: a rule that reads them requires them
     TREE = "tree"  # disjoint trees: present if the sampler makes them
@@ -47,13 +47,13 @@ class Rule(Protocol):
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
-        """The fields of the frontier that a draw reads. Only these are sent to where a row is stored."""
+        """The fields of the frontier that a draw reads. Only these are sent to the owner of a row."""
         ...
 
     def has_weights(self, fanout: int) -> bool:
         """Return True if neighbors drawn with this fanout have weights, which are sent with them.
 
-        A weight is a final coefficient: layers sum weight times row, and divide by nothing. Neighbors
+        A weight is a final coefficient: layers sum weight times row without normalization. Neighbors
         without weights are averaged. Exact inference draws with fanout -1, so the weights of all edges
         must be the sum or mean that draws of few edges estimate.
 
@@ -79,19 +79,19 @@ class Rule(Protocol):
 
     @property
     def has_paths(self) -> bool:
-        """True if the time of a drawn edge limits the edges behind it: each drawn edge has a row."""
+        """True if the time of a drawn edge limits the edges of the next hop: each drawn edge has a row."""
         ...
 
     @property
     def is_uniform(self) -> bool:
-        """True if every edge of a row is equally likely, so that degrees tell which nodes a batch visits."""
+        """True if every edge of a row is equally likely, so that degrees determine visit probabilities."""
         ...
 
     @property
     def degrees(self) -> Rule | None:
         """Rule that counts edges, for samplers that normalize weights by degrees; None: weights are final.
 
-        Its draws of one neighbor per row weigh the number of edges from which the row is drawn.
+        Its draws of one neighbor per row have weights equal to the number of candidate edges.
         """
         ...
 
@@ -112,7 +112,7 @@ class Rule(Protocol):
         ...
 
     def most(self, fanout: int) -> int | None:
-        """Return the largest number of edges that a row can give; None: no limit but its degree.
+        """Return the maximum number of edges drawn per row; None: limited only by the degree.
 
         Args:
             fanout: Neighbors per node; -1: all.
@@ -122,7 +122,7 @@ class Rule(Protocol):
     def plan(
         self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
-        """Return the draw of an edge type's rows, to be carried out where the rows are stored.
+        """Return the draw of an edge type's rows, to be executed by the owners of the rows.
 
         Args:
             edge_type: The edge type.
@@ -134,10 +134,10 @@ class Rule(Protocol):
         ...
 
     def reference(self, request: DrawRequest) -> Neighbors:
-        """Carry out a draw in torch, with `Neighbors.edges`.
+        """Execute a draw in torch, with `Neighbors.edges`.
 
         Args:
-            request: The draw, as `plan` gives it.
+            request: The draw, as returned by `plan`.
         """
         ...
 
@@ -150,7 +150,7 @@ class Rule(Protocol):
             edge_type: The edge type.
             arrays: Edges, and the arrays of `needs`.
         Raises:
-            ValueError: Draws estimate no fixed sum: exact inference then draws by the rule itself, with
+            ValueError: Draws do not estimate a fixed sum: exact inference then draws by the rule itself, with
                 `exact_fanout`.
         """
         ...
@@ -176,16 +176,16 @@ class Hop:
     fanouts: Mapping[EdgeType, int]  # neighbors per frontier node; -1 = all, 0 = none
     rule: Rule
     edge_ids: bool = False  # True: return Neighbors.edges
-    threads: int = 1  # threads that may share the frontier; no number changes a draw
+    threads: int = 1  # threads that may share the frontier; does not change draws
 
 
 class RuleBase(ABC):
     """Base of rules: a subclass is a frozen dataclass that defines `reference`; the rest has defaults.
 
-    Draws must depend on (key, stream, tree, original id, the row's edges) alone: never on other rows, the
-    order of the frontier or a global generator. Edges then equal those of a graph in one piece on any
-    number of partitions. The class attribute `kernel` names the kernel that carries out the draws of
-    `plan` (None: only `reference` does), and `replacement` is True if it draws with replacement.
+    Draws must depend only on (key, stream, tree, original id, the row's edges), never on other rows, the
+    order of the frontier or a global generator. Edges are then the same for any number of partitions. The
+    class attribute `kernel` names the kernel that executes the draws of `plan` (None: only `reference` does),
+    and `replacement` is True if it draws with replacement.
 
     Example:
         >>> from dataclasses import dataclass
@@ -199,7 +199,7 @@ class RuleBase(ABC):
         tensor([0, 1, 2])
     """
 
-    kernel: ClassVar[Kernel | None] = None  # carries out the draws of `plan`; None: only `reference` does
+    kernel: ClassVar[Kernel | None] = None  # executes the draws of `plan`; None: only `reference` does
     replacement: bool = False  # True: the kernel draws with replacement
 
     def __str__(self) -> str:
@@ -218,11 +218,11 @@ class RuleBase(ABC):
         return _TREE
 
     def has_weights(self, fanout: int) -> bool:
-        """Return True if neighbors drawn with this fanout have weights; by default they have none."""
+        """Return True if neighbors drawn with this fanout have weights; by default False."""
         return False
 
     def has_shares(self, fanout: int) -> bool:
-        """Return True if a row's weights add up to 1; by default they are a sum's, so False."""
+        """Return True if a row's weights add up to 1; by default False."""
         return False
 
     @property
@@ -232,12 +232,12 @@ class RuleBase(ABC):
 
     @property
     def has_paths(self) -> bool:
-        """True if the time of a drawn edge limits the edges behind it; by default False."""
+        """True if the time of a drawn edge limits the edges of the next hop; by default False."""
         return False
 
     @property
     def is_uniform(self) -> bool:
-        """True if every edge of a row is equally likely; by default unknown, so False."""
+        """True if every edge of a row is equally likely; by default False (unknown)."""
         return False
 
     @property
@@ -257,11 +257,11 @@ class RuleBase(ABC):
                 _check_column(schema, self, need)
 
     def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
-        """Return the arrays that draws of an edge type read: by default none."""
+        """Return the arrays that draws of an edge type read: by default an empty tuple."""
         return ()
 
     def most(self, fanout: int) -> int | None:
-        """Return the largest number of edges that a row can give: by default the fanout."""
+        """Return the maximum number of edges drawn per row: by default the fanout."""
         return None if fanout < 0 else fanout
 
     def plan(
@@ -282,11 +282,13 @@ class RuleBase(ABC):
 
     @abstractmethod
     def reference(self, request: DrawRequest) -> Neighbors:
-        """Carry out a draw in torch, with `Neighbors.edges`; see `DrawRequest.neighbors`."""
+        """Execute a draw in torch, with `Neighbors.edges`; see `DrawRequest.neighbors`."""
 
     def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor | None:
         """Return the coefficients of all edges in the sum that draws estimate: by default an error."""
-        raise ValueError(f"{self}: states no coefficients of all edges; its draws may estimate no fixed sum")
+        raise ValueError(
+            f"{self}: does not define coefficients of all edges; draws may not estimate a fixed sum"
+        )
 
     def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
         """Return the fanout of exact inference: by default -1, all edges."""
@@ -300,7 +302,7 @@ def rows_of(edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arr
 
 
 def check_rule(rule: Rule, schema: Schema) -> None:
-    """Raise ValueError unless it is a rule that fits the graph."""
+    """Raise ValueError unless the value is a rule that fits the graph."""
     instance_of(
         "rule",
         rule,
@@ -311,14 +313,14 @@ def check_rule(rule: Rule, schema: Schema) -> None:
 
 
 def check_frontier(rule: Rule, frontier: Frontier) -> None:
-    """Raise ValueError unless the frontier has the time limits that the rule reads, and no unread field."""
+    """Raise ValueError for missing time limits, and for optional fields that the rule does not read."""
     fields = rule.frontier_fields
     if frontier.until is None and FrontierField.UNTIL in fields:
-        raise ValueError(f"{rule} needs time limits, and the frontier has none: give the seeds times")
+        raise ValueError(f"{rule} needs time limits, but the frontier has none: give the seeds times")
     if frontier.until is not None and FrontierField.UNTIL not in fields:
-        raise ValueError(f"the frontier has time limits, which {rule} does not know")
+        raise ValueError(f"the frontier has time limits, which {rule} does not support")
     if frontier.tree is not None and FrontierField.TREE not in fields:
-        raise ValueError(f"the frontier has disjoint trees, which {rule} does not know")
+        raise ValueError(f"the frontier has disjoint trees, which {rule} does not support")
 
 
 def reads_times(rule: Rule) -> bool:
@@ -327,7 +329,7 @@ def reads_times(rule: Rule) -> bool:
 
 
 def time_column(rule: Rule, edge_type: EdgeType) -> str | None:
-    """Return the column of times that a rule limits draws of an edge type by, if it does."""
+    """Return the time column by which a rule limits draws of an edge type; None without one."""
     times = (need.column for need in rule.needs(edge_type) if isinstance(need, RisingTimes))
     return next(times, None) if reads_times(rule) else None
 

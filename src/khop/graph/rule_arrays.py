@@ -1,4 +1,4 @@
-"""Draws by a rule from edges in this process, for whole graphs and for parts.
+"""Draws by a rule from local edges, for whole graphs and for parts.
 
 The edges of a destination are in the order of the input, or sorted by a column of times.
 """
@@ -32,7 +32,7 @@ def edge_times(csc: Csc, edge_type: EdgeType, columns: Columns, column: str) -> 
     return None if own is None and sources is None else EdgeTimes(own, sources).of(csc)
 
 
-INPUT = "input"  # name of the given order in graph.json
+INPUT = "input"  # name of the input order in graph.json
 
 ColumnsByType = Iterable[tuple[NodeType | EdgeType, Mapping[str, Given]]]
 
@@ -104,12 +104,12 @@ class EdgeDraws:
     """Draws of in-edges of rows. Threads may share the object; kernels run without the GIL."""
 
     schema: Schema
-    arrays: RuleArrays | StoredArrays  # the edges, and the arrays that rules need
+    arrays: RuleArrays | StoredArrays  # edges, and arrays that rules need
     _fitting: set[Rule] = field(default_factory=set, repr=False)  # rules that passed their check
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw one hop as `GraphStore.sample_hop` does; frontiers are rows and edges are positions here."""
-        if hop.rule not in self._fitting:  # a check costs more than the draw of a short row
+        """Draw one hop as `GraphStore.sample_hop` does; frontiers are rows, edges are positions."""
+        if hop.rule not in self._fitting:  # a check takes longer than the draw of a short row
             hop.rule.check(self.schema)
             self._fitting.add(hop.rule)
         check_types(frontier, hop, self.schema)
@@ -137,7 +137,7 @@ class EdgeDraws:
 
 
 def _check_promises(edge_type: EdgeType, hop: Hop, drawn: Neighbors) -> None:
-    """Raise ValueError unless neighbors drawn by a rule's reference are as the rule states."""
+    """Raise ValueError unless neighbors drawn by a rule's reference match the rule's declarations."""
     rule, fanout, degrees = hop.rule, hop.fanouts[edge_type], drawn.offsets.diff()
     most = rule.most(fanout)
     if most is not None and degrees.numel() and int(degrees.max()) > most:
@@ -150,13 +150,13 @@ def _check_promises(edge_type: EdgeType, hop: Hop, drawn: Neighbors) -> None:
 
 
 def check_hop(frontier: FrontierByType, hop: Hop, schema: Schema) -> None:
-    """Raise ValueError unless the graph has what a hop names, and frontiers have what its rule reads."""
+    """Raise ValueError unless the graph fits a hop, and frontiers have the fields that its rule reads."""
     hop.rule.check(schema)
     check_types(frontier, hop, schema)
 
 
 def check_types(frontier: FrontierByType, hop: Hop, schema: Schema) -> None:
-    """Raise ValueError unless the graph has a hop's edge types, and frontiers have what its rule reads."""
+    """Raise ValueError unless the graph has a hop's edge types, and frontiers its rule's fields."""
     for edge_type in hop.fanouts:
         check_edge_type(edge_type, schema)
     for edge_type in asked_types(frontier, hop):

@@ -1,7 +1,7 @@
 """Snapshots of a graph folder: the graph as imported, and after each append.
 
-A snapshot shares unchanged files with its predecessor by hard links, where the file system supports them.
-`khop.compact` keeps the newest snapshot alone.
+A snapshot shares unchanged files with its predecessor by hard links, if the file system supports them.
+`khop.compact` keeps only the newest snapshot.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from khop.graph.npy import flush
 
 
 def link_files(source: Path, target: Path, files: Iterable[str]) -> None:
-    """Put files of a folder into another one. They share their bytes on disk, or are copied.
+    """Link files of a folder into another one, or copy them.
 
-    Files of graph folders are never changed in place, so a shared file stays as it is in both.
+    Files of graph folders are never changed in place, so files can be shared.
     """
     for file in files:
         link_file(source / file, target / file)
@@ -62,7 +62,7 @@ _HEX = re.compile("[0-9a-f]{32,64}")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One snapshot, as snapshots.json has it."""
+    """Entry of one snapshot in snapshots.json."""
 
     fingerprint: str  # of its graph.json
     nodes: Mapping[str, int] = field(default_factory=dict)  # new nodes by type; negative: deleted
@@ -76,7 +76,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class AppendedTables:
-    """Tables that were appended, and the nodes that are left of them in the newest snapshot."""
+    """Appended tables, and their remaining nodes in the newest snapshot."""
 
     digest: str  # of the spec and its files
     snapshot: str  # the id of the snapshot that the append made
@@ -98,7 +98,7 @@ class AppendedTables:
         raise ValueError(
             f"append: the same spec and files were appended as snapshot {self.snapshot}, and some of their "
             f"nodes were deleted since ({counts}); the others are still in {graph}. To bring the deleted "
-            "nodes back, append a table with their rows alone"
+            "nodes back, append a table with only their rows"
         )
 
     def deleted(self) -> dict[str, int]:
@@ -107,7 +107,7 @@ class AppendedTables:
         return {name: count for name, count in gone.items() if count}
 
     def without(self, deleted: Mapping[str, npt.NDArray[np.int64]]) -> AppendedTables:
-        """Return the record after nodes were deleted, whose rows are ascending: later nodes move up."""
+        """Return the record after nodes (by type, ascending) were deleted, which renumbers later nodes."""
         left = dict(self.left)
         for name in left.keys() & deleted.keys():
             first, end = left[name]
@@ -128,7 +128,7 @@ class SnapshotRecord:
         return next((one for one in self.appended if one.digest == digest), None)
 
     def write(self, folder: Path) -> None:
-        """Write snapshots.json of a folder in one step, with its checksum."""
+        """Write snapshots.json of a folder atomically, with its checksum."""
         content = {"format": FORMAT, **asdict(self)}
         unfinished = folder / f".{layout.SNAPSHOT_RECORD}.new"
         with unfinished.open("wb") as file:
@@ -217,7 +217,7 @@ def only_writer(graph: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise ValueError(f"{graph}: another process appends to it; wait for its end") from None
+        raise ValueError(f"{graph}: another process is appending to it; wait until it ends") from None
     finally:
         os.close(descriptor)
 
@@ -229,10 +229,10 @@ def publish_snapshot(
     base_fingerprint: str,
     appended: tuple[AppendedTables, ...] = (),
 ) -> Path:
-    """Make a finished folder the newest snapshot of a graph, in one step for all readers.
+    """Make a finished folder the newest snapshot of a graph, atomically for readers.
 
-    Readers of earlier snapshots keep them. The first append also gives the graph before it a folder, so that
-    runs on it can be resumed. `appended` is the record of all tables that were appended.
+    Readers of earlier snapshots keep them. The first append also saves the previous graph as a snapshot, so
+    that runs on it can be resumed. `appended` is the record of all tables that were appended.
     """
     before = snapshots_of(graph)
     if not before:
@@ -241,7 +241,7 @@ def publish_snapshot(
     for folder, _, _ in os.walk(written):
         flush_entries(Path(folder))
     target = snapshot_folder(graph, snapshot)
-    if target.is_dir():  # an earlier snapshot with equal rows, or of a writer that died before it recorded it
+    if target.is_dir():  # an earlier snapshot with equal rows, or one of a killed writer
         shutil.rmtree(written)
     else:
         written.rename(target)
@@ -263,12 +263,12 @@ _AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2(2)
 
 
 def compact(graph: str | os.PathLike[str]) -> Path:
-    """Make the newest snapshot the graph folder itself, and erase all others from the disk.
+    """Make the newest snapshot the graph folder itself, and delete all others.
 
     Rows and ids that were deleted are then gone from the folder, and so is the disk space of earlier
-    snapshots. The graph has the same fingerprint and the same batches as before. Takes milliseconds: no
-    array is copied. Appending the same tables again still does nothing. Runs on earlier snapshots cannot
-    be resumed afterwards, and graphs that were opened before have to be opened again.
+    snapshots. The graph has the same fingerprint and the same batches as before. Takes milliseconds, because
+    arrays are not copied. Appending the same tables again still does nothing. Runs on earlier snapshots
+    cannot be resumed afterwards, and graphs that were opened before have to be opened again.
 
     Args:
         graph: The graph folder.
@@ -287,7 +287,7 @@ def compact(graph: str | os.PathLike[str]) -> Path:
     path = path_of("graph", graph).resolve()
     hidden = path.with_name(f".{path.name}.compacting")
     with only_writer(path):
-        shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed: what it had replaced
+        shutil.rmtree(hidden, ignore_errors=True)  # remainder of a killed process
         newest = current_folder(path)
         if newest == path:
             return path
@@ -303,7 +303,7 @@ def compact(graph: str | os.PathLike[str]) -> Path:
 
 
 def _exchange(new: Path, path: Path) -> None:
-    """Exchange two folders in one step; in two where the file system has no such step."""
+    """Exchange two folders atomically, or in two steps if the file system does not support it."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     names = os.fsencode(new), os.fsencode(path)
     if renameat2 is not None and renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) == 0:

@@ -45,7 +45,7 @@ class Ranges:
     def grouped(
         self, counts: npt.NDArray[np.int64], most: int, most_values: int
     ) -> Iterator[tuple[int, int]]:
-        """Yield [first, end) of ranges with at most so many rows and values together; or of one with more."""
+        """Yield [first, end) of range groups within a limit of rows and values; a larger range is alone."""
         first, rows = 0, 0
         for number, count in enumerate(counts.tolist()):
             is_full = rows + count > most or self.begin(number + 1) - self.begin(first) > most_values
@@ -87,7 +87,7 @@ Place = tuple[SortedRun, int, int]  # rows of a run, from one to another
 
 
 class Runs:
-    """Where rows lie in a file: its runs, in order."""
+    """Positions of rows in a file: its runs, in order."""
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
@@ -112,20 +112,20 @@ class Runs:
         return counts
 
     def within(self, first: int, end: int) -> list[Place]:
-        """Return where the rows of ranges [first, end) lie, in order."""
+        """Return the positions of the rows of ranges [first, end), in order."""
         return [(run, int(run.begin[first]), int(run.begin[end])) for run in self.runs]
 
     def places(self, number: int, most: int) -> Iterator[Place]:
-        """Yield where the rows of one range lie, in order, at most so many at a time."""
+        """Yield the positions of one range's rows in order, in chunks."""
         for run, begin, end in self.within(number, number + 1):
             for first in range(begin, end, most):
                 yield run, first, min(end, first + most)
 
 
 class Spill:
-    """A file of runs. A run holds rows, range by range, field by field; within a range they keep their order.
+    """A file of runs. A run stores rows by range, then by field; within a range, rows keep their order.
 
-    `runs.reserve` is called in order; the writes that follow may happen at once on several threads.
+    `runs.reserve` is called in order; the writes that follow may run concurrently on several threads.
     """
 
     def __init__(self, path: Path, fields: Sequence[Field], key: str, ranges: Ranges) -> None:
@@ -136,7 +136,7 @@ class Spill:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def write(self, place: int, rows: Rows) -> SortedRun:
-        """Deal rows to the ranges and write them at an offset; pass the result to `runs.keep`, in order."""
+        """Sort rows by range and write them at an offset; pass the result to `runs.keep`, in order."""
         ranges = self.ranges
         begin, order = deal_edges(rows[self.key], ranges.first, ranges.shift, ranges.count)
         offset = place
@@ -159,7 +159,7 @@ class Spill:
         return self.read_places(name, self.runs.within(first, end))
 
     def read_places(self, name: str, places: Sequence[Place]) -> npt.NDArray[Any]:
-        """Return one field of the rows at some places."""
+        """Return one field of the rows at some positions."""
         number = [field.name for field in self.fields].index(name)
         field, bytes_before = self.fields[number], sum(each.row_bytes for each in self.fields[:number])
         values = np.empty((sum(end - first for _, first, end in places), *field.shape), field.dtype)
@@ -173,7 +173,7 @@ class Spill:
         return values
 
     def pieces(self, number: int, most: int) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield all rows of one range in order, at most so many at a time."""
+        """Yield all rows of one range in order, in chunks."""
         for place in self.runs.places(number, most):
             yield {field.name: self.read_places(field.name, [place]) for field in self.fields}
 
@@ -183,7 +183,7 @@ class Spill:
         self.path.unlink(missing_ok=True)
 
     def save(self) -> None:
-        """Flush the rows to disk, and write beside them where they lie, for `load`."""
+        """Flush the rows to disk, and write their positions to a second file, for `load`."""
         os.fsync(self._file)
         begins = [run.begin for run in self.runs.runs]
         with naming(_index(self.path)), _index(self.path).open("wb") as file:
@@ -192,7 +192,7 @@ class Spill:
             os.fsync(file.fileno())
 
     def load(self) -> None:
-        """Take the runs that `save` recorded."""
+        """Restore the runs that `save` recorded."""
         self.runs = Runs(self.row_bytes)
         for begin in np.load(_index(self.path)):
             self.runs.keep(SortedRun(self.runs.reserve(int(begin[-1])), begin))
@@ -216,7 +216,7 @@ def _write_all(file: int, values: npt.NDArray[Any], offset: int) -> int:
 
 
 def _read_all(file: int, block: memoryview, offset: int) -> bool:
-    """Fill a block with the bytes at an offset; return False where the file ends before."""
+    """Fill a block with the bytes at an offset; return False if the file is too short."""
     while len(block):
         count = os.preadv(file, [block], offset)
         if count == 0:

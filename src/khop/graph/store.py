@@ -1,4 +1,4 @@
-"""The GraphStore protocol, and the store of a graph whose edges are in this process."""
+"""The GraphStore protocol, and the store of a graph with local edges."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DrawHop = Callable[[FrontierByType, Hop, DrawKey], NeighborsByType]  # see `Grap
 
 
 class GraphStore(Protocol):
-    """Edges, sampled one hop at a time. A store of your own subclasses `GraphStoreBase`.
+    """Edges, sampled one hop at a time. Custom stores subclass `GraphStoreBase`.
 
     Every implementation passes `khop.testing.graph_store`.
     """
@@ -43,7 +43,7 @@ class GraphStore(Protocol):
 
     @property
     def is_collective(self) -> bool:
-        """True if a hop asks other ranks. Every rank must then make the same number of hops."""
+        """True if a hop is collective: every rank must then make the same number of hops."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class GraphStore(Protocol):
 
     @property
     def device_stores(self) -> tuple[CscGraph, FeatureStore] | None:
-        """Edges and columns of nodes that kernels of a device read; None: the CPU reads the edges."""
+        """Edges and node columns that kernels of a device read; None: the CPU reads the edges."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class GraphStore(Protocol):
         ...
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """Return the number of in-edges of some destinations, int64 (nodes); Unsupported if it is not known.
+        """Return the in-degrees of nodes, int64 (nodes); Unsupported if they are unknown.
 
         `nodes` are global ids, int64, in any order. Not collective.
         """
@@ -88,9 +88,9 @@ class GraphStore(Protocol):
         ...
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that draws need, not at the first draw.
+        """Build the arrays that draws need before the first draw.
 
-        Collective if the graph is. Lanes, which are at different steps, cannot do it.
+        Collective if the graph is. Must not be called in lanes, which are at different steps.
         """
         ...
 
@@ -98,8 +98,8 @@ class GraphStore(Protocol):
         """Draw in-edges of every frontier node.
 
         The result has one entry per edge type of `hop.fanouts` with its destination type in `frontier`, in
-        the order of `hop.fanouts`. Empty frontiers have entries too. A draw depends on (key, hop number, edge
-        type, original node id, slot) alone. Rows keep the frontier's order.
+        the order of `hop.fanouts`. Empty frontiers have entries too. A draw depends only on (key, hop number,
+        edge type, original node id, slot). Rows keep the frontier's order.
         """
         ...
 
@@ -113,7 +113,7 @@ class GraphStore(Protocol):
         """Draw destinations for the sources of links: int64 (n, per_positive), global ids.
 
         A draw depends only on (key, edge type, position, slot) and on the candidates. ValueError if there are
-        none. Unsupported if the store draws no negatives.
+        none. Unsupported if the store does not draw negatives.
         """
         ...
 
@@ -129,7 +129,7 @@ class GraphStore(Protocol):
         ...
 
     def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
-        """Return the graph with only these edge types and the node types at their ends; or Unsupported."""
+        """Return the graph with only these edge types and their node types; or Unsupported."""
         ...
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
@@ -144,8 +144,8 @@ class GraphStore(Protocol):
 class GraphStoreBase(ABC):
     """Base of custom graph stores: a subclass has `schema`, `num_nodes` and `sample_hop`.
 
-    The other members have defaults: a graph in one piece, whose edges only `sample_hop` reads.
-    `GraphStore` says what each promises; `khop.testing.graph_store` checks an implementation.
+    The other members have defaults, for an unpartitioned graph whose edges only `sample_hop` reads.
+    `GraphStore` documents each member; `khop.testing.graph_store` checks an implementation.
 
     Example:
         >>> class Counting(khop.GraphStoreBase):
@@ -167,7 +167,7 @@ class GraphStoreBase(ABC):
 
     @property
     def is_collective(self) -> bool:
-        """True if a hop asks other ranks: by default False."""
+        """True if a hop is collective: by default False."""
         return False
 
     @property
@@ -202,7 +202,7 @@ class GraphStoreBase(ABC):
         return self.local_csc(edge_type).num_edges
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """Return the number of in-edges of some destinations, int64 (nodes): by default from `local_csc`.
+        """Return the in-degrees of nodes, int64 (nodes): by default from `local_csc`.
 
         Args:
             edge_type: The edge type.
@@ -227,12 +227,12 @@ class GraphStoreBase(ABC):
         return (0, self.num_nodes(node_type))
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that draws need: by default those of negatives, by drawing none of them.
+        """Build the arrays that draws need: by default those of negatives, by an empty draw.
 
         The first draw by a rule builds the arrays of the rule.
 
         Args:
-            needs: The arrays, as `Sampler.needs` gives them.
+            needs: The arrays, as returned by `Sampler.needs`.
         """
         none = torch.empty(0, dtype=torch.int64)
         for need in negative_needs(needs):
@@ -246,8 +246,8 @@ class GraphStoreBase(ABC):
         """Draw in-edges of every frontier node.
 
         The result has one entry per edge type of `hop.fanouts` with its destination type in `frontier`,
-        in the order of `hop.fanouts`. Empty frontiers have entries too. A draw depends on (key, hop
-        number, edge type, original node id, slot) alone. Rows keep the frontier's order.
+        in the order of `hop.fanouts`. Empty frontiers have entries too. A draw depends only on (key, hop
+        number, edge type, original node id, slot). Rows keep the frontier's order.
 
         Args:
             frontier: Nodes to expand, by type.
@@ -275,7 +275,7 @@ class GraphStoreBase(ABC):
             key: Key of the draws.
         """
         raise Unsupported(
-            f"{negatives}: {type(self).__name__} draws no negatives; give negatives with "
+            f"{negatives}: {type(self).__name__} does not draw negatives; give negatives with "
             "khop.Links(negatives=...) and khop.GivenNegatives()"
         )
 
@@ -305,7 +305,7 @@ class GraphStoreBase(ABC):
             edge_types: Edge types to keep.
         """
         raise Unsupported(
-            f"only {list(edge_types)}: {type(self).__name__} cannot leave edge types out; give the sampler "
+            f"only {list(edge_types)}: {type(self).__name__} cannot exclude edge types; give the sampler "
             "fanouts of 0 for them"
         )
 
@@ -316,14 +316,14 @@ class GraphStoreBase(ABC):
             kept: Positions of the edges to keep by edge type, int64, ascending: one tensor per partition.
         """
         raise Unsupported(
-            f"keeping some edges of {list(kept)}: {type(self).__name__} cannot leave edges out; split the "
+            f"keeping some edges of {list(kept)}: {type(self).__name__} cannot exclude edges; split the "
             "links of a graph folder, by khop.open_graph and khop.split_links"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class NumberedNodes:
-    """The nodes of a graph: their numbers, their ids before renumbering, and the partitions of their ids."""
+    """The nodes of a graph: counts, original ids, and partition bounds."""
 
     counts: Mapping[NodeType, int]
     originals: Mapping[NodeType, Tensor]  # int64 (nodes), for types that were renumbered
@@ -331,9 +331,9 @@ class NumberedNodes:
 
 
 class NumberedGraph(GraphStoreBase):
-    """Base of the stores whose process knows all nodes; a subclass sets `nodes`.
+    """Base of stores whose process knows all nodes; a subclass sets `nodes`.
 
-    It also has `for_hops`, or `sample_hop` if it draws by itself.
+    The subclass also has `for_hops`, or `sample_hop` if it draws by itself.
     """
 
     nodes: NumberedNodes
@@ -361,9 +361,9 @@ class NumberedGraph(GraphStoreBase):
 class CscGraph(NumberedGraph):
     """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
 
-    `originals` holds the original ids of node types that were renumbered. Draws are keyed by original ids, so
-    renumbering changes no draw. `columns` holds the columns that rules may name; the schema lists them. The
-    graph pickles as the path of its folder if it has one.
+    `originals` has the original ids of node types that were renumbered. Draws are keyed by original ids, so
+    renumbering does not change draws. `columns` has the columns that rules may name; the schema lists them.
+    The graph pickles as the path of its folder if it has one.
     """
 
     schema: Schema
@@ -419,7 +419,7 @@ class CscGraph(NumberedGraph):
         return next((csc.indptr.device for csc in self.edges.values()), torch.device("cpu"))
 
     def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
-        """Return the graph, in memory, with only these edge types and the node types at their ends."""
+        """Return the graph, in memory, with only these edge types and their node types."""
         for edge_type in edge_types:
             self.csc(edge_type)
         schema = self.schema.only(edge_types)
@@ -459,7 +459,7 @@ class CscGraph(NumberedGraph):
         super().prepare(needs)
 
     def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
-        """Return the draws from the edges."""
+        """Return the function that draws from the edges."""
         return self.draws.sample_hop
 
     def sample_negatives(
@@ -477,7 +477,7 @@ class CscGraph(NumberedGraph):
 
 
 def edge_values(graph: GraphStore, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
-    """Return int64 (edges): a column of whole numbers at int64 positions in CSC order.
+    """Return an integer column at int64 positions in CSC order, int64 (edges).
 
     Unsupported if this process does not have the column of all edges. Not collective.
     """
@@ -486,7 +486,7 @@ def edge_values(graph: GraphStore, edge_type: EdgeType, column: str, edges: Tens
 
 
 def open_csc_graph(folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
-    """Map the graph of a folder. It opens at once; the edges are read in the background."""
+    """Map the graph of a folder. Returns immediately; the edges are read in the background."""
     if not isinstance(folder, GraphFolder):
         folder = open_folder(folder)
     if folder.manifest.part is not None:

@@ -34,13 +34,13 @@ from khop.kernels.id_table import Keys
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 
 _INT64_BYTES = 8
-Numbers = Tensor | npt.ArrayLike  # arrays, lists and Series too
+Numbers = Tensor | npt.ArrayLike  # also arrays, lists and Series
 NodeColumn = Array | Quantized | SparseColumn | SparseMatrix
 
 
 @dataclass(frozen=True, eq=False)
 class AsFloat16:
-    """A column of wider floating numbers that a folder stores as float16, converted while it is written."""
+    """A wider floating-point column that is stored as float16, converted while it is written."""
 
     values: Array
 
@@ -58,10 +58,10 @@ class NodeTable:
             matrices. Default none.
         splits: Nodes by name: ids, kept in their order, or a boolean mask, as a tensor, an array, a list
             or a Series. Default none.
-        num_classes: Number of classes of each label column. In them -1 is "unknown"; in floating numbers
-            NaN is, and int64 is stored. Default none.
+        num_classes: Number of classes of each label column. In them -1 is "unknown"; floating-point labels
+            use NaN and are stored as int64. Default none.
         ids: Users' ids of the nodes, text or integers: distinct, one per node. Default None.
-        unknown: Columns of numbers to predict, in which NaN is "unknown"; default none.
+        unknown: Regression targets, in which NaN is "unknown"; default none.
     Example:
         >>> columns, splits = {"y": torch.tensor([0, 1, -1])}, {"train": [0, 1]}
         >>> table = khop.NodeTable(columns=columns, splits=splits, num_classes={"y": 2})
@@ -238,10 +238,10 @@ class GivenEdges:
 
 @dataclass(frozen=True)
 class EdgeStream:
-    """Edges in chunks, of which the first is known."""
+    """Edges in chunks, with the first chunk already read."""
 
     first: GivenEdges
-    tables: Iterator[EdgeTable]  # the first among them
+    tables: Iterator[EdgeTable]  # including the first
     reverse: EdgeType | None
 
     @classmethod
@@ -250,12 +250,12 @@ class EdgeStream:
         tables = iter(edges.chunks)
         first = next(tables, None)
         if first is None:
-            raise ValueError(f"edge type {edge_type}: there is no chunk; give at least one khop.EdgeTable")
+            raise ValueError(f"edge type {edge_type}: there are no chunks; give at least one khop.EdgeTable")
         given = GivenEdges.of(edge_type, first, counts)
         return cls(given, chain([first], tables), edge_type_of(edges.reverse) if edges.reverse else None)
 
     def checked(self, counts: Mapping[NodeType, int]) -> Iterator[GivenEdges]:
-        """Yield all chunks; ValueError for one with other columns than the first."""
+        """Yield all chunks; ValueError for a chunk whose columns differ from the first's."""
         for number, table in enumerate(self.tables):
             given = GivenEdges.of(self.first.entry.type, table, counts)
             specs = [
@@ -264,7 +264,7 @@ class EdgeStream:
             ]
             if specs[0] != specs[1]:
                 raise ValueError(
-                    f"edge type {given.entry.type}: chunk {number} has columns {specs[1]}, the first has "
+                    f"edge type {given.entry.type}: chunk {number} has columns {specs[1]}, but the first has "
                     f"{specs[0]}; give all chunks the same"
                 )
             yield given
@@ -274,14 +274,14 @@ def _node_count(where: str, count: int | None, columns: Mapping[str, Given], ids
     if count is None and ids is not None:
         return len(ids)
     if count is None and not columns:
-        raise ValueError(f"{where}: neither count nor column; give NodeTable(count=...)")
+        raise ValueError(f"{where}: has neither a count nor a column; give NodeTable(count=...)")
     if count is None:
         return len(next(iter(columns.values())))
     return whole_number(f"{where}: count", count, 0)
 
 
 def _stored(where: str, name: str, column: NodeColumn | AsFloat16) -> _Stored:
-    """Return a column as it is stored: a sparse matrix as rows of indices and values."""
+    """Return a column in its stored form: a sparse matrix as rows of indices and values."""
     if is_sparse(column):
         return sparse_column(column, f"{where}: column {name!r}")
     if isinstance(column, Tensor) and column.layout != torch.strided:

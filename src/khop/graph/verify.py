@@ -28,12 +28,12 @@ from khop.schema import EdgeType, NodeType
 
 WRITE_AGAIN = "write the graph again"
 Check = Callable[[Given], None]  # raises ValueError
-_SEEN_AT_ONCE = 1 << 28  # ids that one pass over a permutation marks, one byte each
+_SEEN_AT_ONCE = 1 << 28  # ids marked in one pass over a permutation, one byte each
 
 
 @dataclass(frozen=True)
 class FileFinding:
-    """One problem and the file that has it."""
+    """A problem and its file."""
 
     file: str  # relative to the folder
     problem: str
@@ -83,14 +83,14 @@ def verify_folder(
 def _snapshot_problems(
     folder: Path, snapshots: Sequence[Snapshot], progress: ProgressCallback | None
 ) -> list[FileFinding]:
-    """Return the problems of the newest snapshot, and earlier ones that are missing or other graphs."""
+    """Return the problems of the newest snapshot, and the earlier ones that are missing or replaced."""
     findings = []
     for number, snapshot in enumerate(snapshots, start=1):
         own = snapshot_folder(folder, snapshot)
         home = own.relative_to(folder)
         try:
             if read_manifest(own)[1] != snapshot.fingerprint:
-                problem = f"is another graph than {layout.SNAPSHOT_RECORD} names; {REMEDY}"
+                problem = f"is not the graph that {layout.SNAPSHOT_RECORD} names; {REMEDY}"
                 findings.append(FileFinding(str(home / layout.MANIFEST), problem))
             if number == len(snapshots):
                 findings += [replace(one, file=str(home / one.file)) for one in verify_folder(own, progress)]
@@ -148,7 +148,7 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[FileFindi
         edge.type: layout.edge_column(edge.type, edge.row_order),
         edge.type[0]: layout.node_column(edge.type[0], edge.row_order),
     }
-    if edge.times:  # a partition has the times of its own nodes only, and the times of all its edges
+    if edge.times:  # a partition has only the times of its nodes, and the times of all its edges
         times = {edge.type: layout.edge_array(edge.type, "times")}
     if edge.row_order == INPUT or not all(file in right for file in files.values()):
         return
@@ -170,7 +170,7 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[FileFindi
 
 
 def _checks(manifest: Manifest) -> dict[str, Check]:
-    """Return the check of each file's values."""
+    """Return a function for each file that checks its values."""
     checks: dict[str, Check] = {}
     for node in manifest.nodes:
         checks |= _node_checks(node)
@@ -200,7 +200,7 @@ def _node_checks(node: NodeEntry) -> dict[str, Check]:
 
 
 def _check_numbers(given: Given) -> None:
-    """Check a column of nodes. A vector may be numbers to predict, in which NaN is unknown."""
+    """Check a node column. A vector may be a regression target, in which NaN means unknown."""
     given.check_finite("NaN" if given.values.ndim == 1 else "finite")
 
 
@@ -218,7 +218,7 @@ def _edge_checks(edge: EdgeEntry, num_sources: int) -> dict[str, Check]:
 
 
 def _check_each_id(given: Given) -> None:
-    """Raise ValueError unless each node is in the index once."""
+    """Raise ValueError unless each node is in the index exactly once."""
     _check_permutation(given, len(given))
 
 

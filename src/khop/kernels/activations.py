@@ -37,7 +37,7 @@ _keyed: ContextVar[_Keyed | None] = ContextVar("keyed dropout", default=None)
 
 @contextmanager
 def dropout_key(key: Tensor) -> Iterator[None]:
-    """Draw the dropout of devices from a key, instead of from torch's generator, while the block runs.
+    """Draw dropout on devices from a key instead of torch's generator while the block runs.
 
     `key` is int64 (1) on the device. It may change between runs of a captured step, and must not change
     between a forward pass and its backward pass. The CPU keeps torch's generator.
@@ -59,8 +59,8 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """Set each value to 0 with probability `rate`, and scale the others so that the expectation is unchanged.
 
     The random bits come from torch's generator: equal seeds drop the same values, with any number of
-    threads. On other devices than the CPU they come from `dropout_key`; without one, this is torch's own
-    dropout.
+    threads. On devices other than the CPU they come from `dropout_key`; without one, this is
+    `torch.nn.functional.dropout`.
     """
     by, keyed = engine(x.device), _keyed.get()
     if by is not Engine.NATIVE and keyed is None:
@@ -76,7 +76,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def dropout_reference(x: Tensor, key: Tensor, call: int, dropped: int) -> Tensor:
-    """Drop by a key in plain torch, on any device: `dropped` of 65,536 values, in call number `call`.
+    """Drop `dropped` of 65,536 values by a key, in call number `call`, in plain torch on any device.
 
     Value i has 16 bits of the Philox words of counter (i // 8, call, 0): halves 0 to 7, the low half of a
     word first. It is dropped if they are below `dropped`.
@@ -115,7 +115,7 @@ class _Dropout(torch.autograd.Function):
 
 
 class _KeyedDropout(torch.autograd.Function):
-    """Keeps the key alone: the backward pass draws the same bits again."""
+    """Keyed dropout that saves only the key: the backward pass draws the same bits again."""
 
     @staticmethod
     def forward(ctx: _Context, x: Tensor, key: Tensor, call: int, dropped: int) -> Tensor:
@@ -150,7 +150,7 @@ _apply_keyed: Callable[[Tensor, Tensor, int, int], Tensor] = _KeyedDropout.apply
 def relu_(x: Tensor) -> Tensor:
     """Replace negative values by 0 in place and return the tensor; the bits equal `x.relu_()`.
 
-    Differentiable once. On other devices than the CPU this is torch's own relu.
+    Differentiable once. On devices other than the CPU this is `torch.relu_`.
     """
     return _relu_apply(x) if engine(x.device) is Engine.NATIVE else x.relu_()
 

@@ -33,7 +33,7 @@ class InEdges:
 
 @dataclass(frozen=True)
 class Limit:
-    """A quantity of which no part may hold more than `capacity` while another part has room."""
+    """A quantity to balance: no part exceeds `capacity` while another part has room."""
 
     by_type: tuple[int, ...]  # weight of a node of each type
     capacity: int

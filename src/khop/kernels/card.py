@@ -1,4 +1,4 @@
-"""A GPU with its software: the key of answers about its kernels, kept in the user's cache folder."""
+"""Cached results of kernel checks, keyed by GPU and software, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNELS = Path(__file__).parent / "triton"
 
 
 def card_key(index: int | None) -> str:
-    """Return all that the results of kernels on a GPU depend on: card, driver, torch, Triton and kernels."""
+    """Return a text of all that kernel results on a GPU depend on: card, driver, torch, Triton, kernels."""
     name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
     return (
         f"{name}, capability {capability[0]}.{capability[1]}; driver {driver_version() or 'unknown'}; "
@@ -40,7 +40,7 @@ def driver_version(path: Path = DRIVER) -> str | None:
 
 
 def triton_text() -> str | None:
-    """Return the version of the installed Triton without its import; None: there is none."""
+    """Return the version of the installed Triton without importing it; None if it is not installed."""
     for package in ("triton", "pytorch-triton", "pytorch-triton-rocm"):
         with suppress(PackageNotFoundError):
             return version(package)
@@ -49,7 +49,7 @@ def triton_text() -> str | None:
 
 @cache
 def kernels_digest(folder: Path = KERNELS) -> str:
-    """Return a digest of the source of all kernels: a changed kernel is proven again."""
+    """Return a digest of the source of all kernels: changed kernels are checked again."""
     found = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -58,9 +58,9 @@ def kernels_digest(folder: Path = KERNELS) -> str:
 
 @dataclass(frozen=True)
 class CardAnswers:
-    """Answers about the kernels of one card, by name: "" if all is well, else the problem.
+    """Results of checks of the kernels of one card, by name: "" if a check passed, else the problem.
 
-    They are in a file of the user's cache folder. Where it cannot be written, nothing is kept.
+    They are stored in a file of the user's cache folder, if it is writable.
     """
 
     key: str
@@ -88,7 +88,7 @@ class CardAnswers:
         return {}
 
     def keep(self, answers: Mapping[str, str]) -> None:
-        """Add answers, or replace those with the same names. The file appears whole or not at all."""
+        """Add answers, or replace those with the same names. The file is written atomically."""
         if self.path is None:
             return
         content = {"format": 1, "key": self.key, "answers": {**self.read(), **answers}}

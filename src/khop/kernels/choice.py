@@ -20,7 +20,7 @@ import torch
 from khop.kernels.card import CardAnswers, card_key, triton_text
 
 LEAST_CAPABILITY = (8, 0)
-LEAST_TRITON = (3, 3)  # comes with torch 2.7; earlier ones cannot compile tuples of registers
+LEAST_TRITON = (3, 3)  # comes with torch 2.7; earlier versions cannot compile tuples of registers
 BUILDS = "a kernel is built"  # name of an answer; see CardAnswers
 
 
@@ -40,8 +40,8 @@ _distrusted: dict[int | None, str] = {}  # by index of a GPU: why its kernels mu
 def engine(device: torch.device) -> Engine:
     """Return the engine for tensors on a device, the same in every call until `distrust`.
 
-    A GPU without support by the kernels uses the references in torch; the first such call of a process warns
-    with the reason.
+    A GPU that the kernels do not support uses the references in torch; the first such call of a process
+    warns with the reason.
     """
     if _forced is not None:
         return _forced
@@ -77,10 +77,10 @@ def forcing(chosen: Engine) -> Iterator[None]:
 
 @cache
 def why_no_kernels(index: int | None = None) -> str | None:
-    """Return the reason why kernels cannot run on a GPU of this process; None: they can.
+    """Return the reason why kernels cannot run on a GPU of this process; None if they can.
 
-    The first call on a card builds a small kernel, and keeps in the user's cache that this works. ROCm
-    devices answer to the same calls and have no lower limit.
+    The first call on a card builds a small kernel and caches the result for the user. ROCm devices use the
+    same calls and have no minimum compute capability.
     """
     found = triton_version()
     if found is None:
@@ -101,7 +101,7 @@ def why_no_kernels(index: int | None = None) -> str | None:
 
 
 def why_too_old(capability: tuple[int, int]) -> str | None:
-    """Return the reason why kernels cannot run on a card of NVIDIA; None: they can."""
+    """Return the reason why kernels cannot run on an NVIDIA card; None if they can."""
     if capability < LEAST_CAPABILITY:
         return f"compute capability {capability[0]}.{capability[1]}, and 8.0 (A100) is the least"
     return None
@@ -146,7 +146,7 @@ def reason_of(error: Exception) -> str:
 
 
 def triton_version() -> tuple[int, int] | None:
-    """Return major and minor version of the installed Triton without its import; None: there is none."""
+    """Return major and minor version of Triton without importing it; None if it is not installed."""
     parts = re.match(r"(\d+)\.(\d+)", triton_text() or "")
     return None if parts is None else (int(parts[1]), int(parts[2]))
 

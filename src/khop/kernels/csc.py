@@ -1,4 +1,4 @@
-"""The edges of one type in CSC: checks, conversion from edge lists, selections, and passes over pieces."""
+"""The edges of one type in CSC: checks, conversion from edge lists, selection, and passes in pieces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def check_ids(ids: Tensor, limit: int, what: str, threads: int = 1) -> None:
-    """Raise ValueError that names the first id outside [0, limit) and its position, if there is one."""
+    """Raise ValueError if an id is outside [0, limit); the error names the first one and its position."""
     if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
         raise ValueError(f"{what} ids are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (n)")
     position = first_outside(ids, limit, threads)
@@ -60,7 +60,7 @@ def check_segments(indptr: Tensor, indices: Tensor, num_sources: int, threads: i
 
 
 def check_offsets(indptr: Tensor, edges: int) -> None:
-    """Raise ValueError unless `indptr` begins with 0, never falls and ends with `edges`."""
+    """Raise ValueError unless `indptr` begins with 0, never decreases and ends with `edges`."""
     if indptr.dim() != 1 or indptr.numel() == 0 or indptr.dtype != torch.int64:
         raise ValueError(f"indptr is {indptr.dtype} {tuple(indptr.shape)}: must be int64 (rows + 1)")
     if indptr.device.type == "cpu":
@@ -95,7 +95,7 @@ def _first_true(flags: Tensor) -> int:
 
 _DERIVED_REMEDY = (
     "the graph, or what was derived from it, is damaged: check it by `khop verify`; "
-    "its folder derived/ may be removed at any time and is made anew"
+    "its folder derived/ may be removed at any time and is rebuilt"
 )
 _STORED = ("indptr", "indices")
 _THREADS = 2  # for passes over all edges; callers wait for these and leave threads idle
@@ -105,7 +105,7 @@ _THREADS = 2  # for passes over all edges; callers wait for these and leave thre
 class Csc:
     """Edges grouped by destination: row r is `indices[indptr[r]:indptr[r + 1]]`, in the order of the graph.
 
-    The arrays are borrowed, never copied. A mapped file stays a mapped file.
+    The arrays are not copied: a mapped file stays mapped.
     """
 
     indptr: Tensor  # int64 (rows + 1)
@@ -147,7 +147,7 @@ class Csc:
         return torch.repeat_interleave(rows, self.degrees(), output_size=self.num_edges)
 
     def check_rows(self) -> None:
-        """Raise ValueError that names a damaged row and its file, unless `indptr` splits all edges into rows.
+        """Raise ValueError, naming the damaged row and its file, unless `indptr` splits all edges into rows.
 
         Only arrays on the CPU are checked: files are mapped there.
         """
@@ -201,7 +201,7 @@ def degrees_of(csc: Csc, rows: Tensor) -> Tensor:
 
 @contextmanager
 def naming_damage(home: str) -> Iterator[None]:
-    """Extend errors of the core about a damaged array of edges by its file and the remedy.
+    """Add the file and the remedy to errors of the core about damaged edge arrays.
 
     `home` is the folder of the arrays' files; "" if they have none.
     """
@@ -212,7 +212,7 @@ def naming_damage(home: str) -> Iterator[None]:
 
 
 def damaged(home: str, array: str, problem: str) -> ValueError:
-    """Return the error for damage of an array of edges, or of an array derived from them."""
+    """Return the error for a damaged edge array, or an array derived from one."""
     if array in _STORED:
         return ValueError(
             f"{home}/{array}.npy: {problem}; {REMEDY}"
@@ -233,8 +233,8 @@ def build_csc(
 
     The second value is an int64 permutation, CSC position -> input position. `indices` are int32 if
     `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Besides the result it takes 1
-    byte per edge (2 up to a million edges) and, per thread, the memory of the fullest of up to 2048 blocks of
-    destinations, without the edges of its largest row if that has most of them.
+    byte per edge (2 up to a million edges) and, per thread, the memory of the largest of up to 2048 blocks of
+    destinations, without the edges of its largest row if that row has most of them.
     """
     _check(sources, destinations, num_sources, num_destinations)
     if sources.device.type != "cpu":
@@ -304,12 +304,12 @@ def _check(sources: Tensor, destinations: Tensor, num_sources: int, num_destinat
             raise ValueError(f"{what} are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (edges)")
     if sources.numel() != destinations.numel():
         raise ValueError(
-            f"{sources.numel()} sources, {destinations.numel()} destinations: one of each an edge"
+            f"{sources.numel()} sources, {destinations.numel()} destinations: each edge needs one of both"
         )
     if sources.dtype != destinations.dtype or sources.device != destinations.device:
         raise ValueError(
             f"sources are {sources.dtype} on {sources.device}, destinations {destinations.dtype} "
-            f"on {destinations.device}: must be alike"
+            f"on {destinations.device}: must have the same dtype and device"
         )
 
 
@@ -348,7 +348,7 @@ _MOST = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class EdgeSpan:
-    """Consecutive edges of consecutive rows. The first and the last row may have others too."""
+    """Consecutive edges of consecutive rows. The first and the last row may have more edges."""
 
     first: int  # position of the first edge
     end: int
@@ -366,7 +366,7 @@ class EdgeSpan:
 
 
 def edge_spans(indptr: Tensor, most: int = _MOST) -> Iterator[EdgeSpan]:
-    """Yield all edges, at most `most` at a time; `indptr` is that of a CSC, int64 (rows + 1), and sound."""
+    """Yield all edges, at most `most` at a time; `indptr`, int64 (rows + 1), must be valid."""
     for first in range(0, int(indptr[-1]), most):
         end = min(first + most, int(indptr[-1]))
         ends = torch.tensor([first, end - 1])

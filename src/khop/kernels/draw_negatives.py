@@ -16,7 +16,7 @@ from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide
 
 @dataclass(frozen=True)
 class Candidates:
-    """The nodes that may be drawn, by rank: the index of a node in some order of the candidates."""
+    """The nodes that may be drawn, by rank: a node's index in an order of the candidates."""
 
     count: int
     weights_before: Tensor | None = None  # int64 (count + 1), prefix sums; None: all weigh 1
@@ -31,7 +31,7 @@ class Partners:
 
     @classmethod
     def of(cls, ranks: Csc, candidates: Candidates) -> Partners:
-        """Return partners with the weights of the candidates."""
+        """Return partners with the candidates' weights."""
         before = candidates.weights_before
         if before is None:
             return cls(ranks)
@@ -43,14 +43,14 @@ class Partners:
 
 @dataclass(frozen=True)
 class NothingLeft:
-    """A link without drawable candidates: each one is a partner, or too late."""
+    """A link without drawable candidates: all are partners, or after the link's limit."""
 
     link: int
 
 
 @dataclass(frozen=True, eq=False)
 class NegativeDraw:
-    """A draw of `per_positive` ranks per link, among the candidates that are no partners of its source."""
+    """A draw of `per_positive` ranks per link, among the candidates that are not partners of its source."""
 
     candidates: Candidates
     partners: Partners | None
@@ -72,7 +72,7 @@ class NegativeDraw:
                 )
 
     def bounded(self) -> list[tuple[str, Tensor, int]]:
-        """Return names and values of the operands with a range, and its end."""
+        """Return name, values and upper bound of each operand with a range."""
         bounded = []
         if self.partners is not None:
             bounded.append(("sources", self.sources, self.partners.ranks.num_rows))
@@ -157,7 +157,7 @@ def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, dev
 
 
 def _by_triton(draw: NegativeDraw) -> Tensor | NothingLeft:
-    """Draw on a GPU. The host reads the device once, after the draw: out of range, or without candidates?"""
+    """Draw on a GPU. The host reads the device once, after the draw, to find errors."""
     from khop.kernels.triton.draw_negatives import DeviceLinks
     from khop.kernels.triton.draw_negatives import draw_negatives as by_triton
 

@@ -17,7 +17,7 @@ from khop.kernels.time_ranges import time_ranges
 
 
 class Kernel(StrEnum):
-    """Operation of `sample_hop` that carries out a draw."""
+    """Operation of `sample_hop` that executes a draw."""
 
     UNIFORM = auto()
     WEIGHTED = auto()  # reads `DrawRequest.sums`
@@ -32,7 +32,7 @@ class RowLimits:
     own: EdgeTimes | None  # the same times as the graph stores them; None: the values of `times`
     until: Tensor  # int64 (n), no edge of a row is later than this
     window: tuple[int, int] | None  # (before, after) the limit; None: all edges up to it
-    is_latest: bool  # True: the last `fanout` allowed edges are taken, none is drawn
+    is_latest: bool  # True: take the last `fanout` allowed edges instead of drawing
 
     def allowed(self, csc: Csc, nodes: Tensor, fanout: int, threads: int = 1) -> tuple[Tensor, int]:
         """Return ranges of each row's allowed edges, see `time_ranges`, and the number of edges to draw."""
@@ -45,7 +45,7 @@ class RowLimits:
 
 @dataclass(frozen=True, eq=False)
 class DrawRequest:
-    """The draw of one edge type for the rows of a frontier; `sample_hop` carries it out."""
+    """The draw of one edge type for the rows of a frontier; `sample_hop` executes it."""
 
     csc: Csc
     rows: HopRows
@@ -57,8 +57,8 @@ class DrawRequest:
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge columns, (edges, ...)
     source_ids: Tensor | None = None  # (edges), the original id of each edge's source; see `order`
     limits: RowLimits | None = None  # instead of `rows.ranges`: times that limit each row
-    # The keys of edges, of which a row gives the smallest: by source, with int64 `source_ids`, or without any
-    # if sources are original ids; or int64 (edges).
+    # Sort keys of edges, of which a row returns the smallest: by source, with int64 `source_ids` unless
+    # sources are original ids; or int64 (edges).
     order: SourceNumbers | Tensor | None = None
     has_parallel: Tensor | None = None  # uint8 (rows), 1 where edges share a source; None: nowhere
     weigh: Callable[[DrawRequest, Neighbors], Tensor] | None = None  # (edges), weights of drawn neighbors
@@ -76,7 +76,7 @@ class DrawRequest:
         return replace(self, rows=limited, fanout=fanout, limits=None)
 
     def neighbors(self, counts: Tensor, edges: Tensor, weights: Tensor | None = None) -> Neighbors:
-        """Return drawn neighbors: the number of edges of each row, and all edges, row after row.
+        """Return drawn neighbors from the number of edges of each row, and all edges, row by row.
 
         `counts` are int64 (rows), `edges` int64 positions in `csc`, `weights` float32 (edges).
         """
@@ -84,11 +84,11 @@ class DrawRequest:
         return Neighbors(offsets, self.csc.indices[edges], edges, weights)
 
     def weighed(self, drawn: Neighbors) -> Neighbors:
-        """Return drawn neighbors with the weights of `weigh`, if it is given."""
+        """Return drawn neighbors, with the weights of `weigh` if it is given."""
         return drawn if self.weigh is None else replace(drawn, weights=self.weigh(self, drawn).float())
 
     def dated(self, drawn: Neighbors) -> Neighbors:
-        """Return drawn neighbors, which have edges, with their times, if `times` is given."""
+        """Return drawn neighbors, which have edges, with times if `times` is given."""
         if self.times is None:
             return drawn
         if isinstance(self.times, Tensor):
@@ -100,7 +100,7 @@ class DrawRequest:
         """Raise ValueError unless drawn neighbors are edges of the request's rows."""
         rows, edges = self.rows.nodes.numel(), drawn.edges
         if edges is None:
-            raise ValueError(f"{self.reference}: gave no edges; make Neighbors by request.neighbors(...)")
+            raise ValueError(f"{self.reference}: returned no edges; make Neighbors by request.neighbors(...)")
         begin, end = self.rows.bounds(self.csc)
         degrees = drawn.offsets.diff()
         if degrees.numel() != rows or bool((degrees < 0).any()) or int(degrees.sum()) != edges.numel():
@@ -108,7 +108,7 @@ class DrawRequest:
         row = torch.repeat_interleave(torch.arange(rows, device=edges.device), degrees)
         if bool(((edges < begin[row]) | (edges >= end[row])).any()):
             raise ValueError(
-                f"{self.reference}: gave an edge of another row; draw from request.rows.bounds(csc)"
+                f"{self.reference}: returned an edge of another row; draw from request.rows.bounds(csc)"
             )
         if not torch.equal(drawn.nodes, self.csc.indices[edges]):
             raise ValueError(f"{self.reference}: nodes are not the sources of the edges")

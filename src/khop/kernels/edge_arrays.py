@@ -26,13 +26,13 @@ MOST_EDGES = 1 << 32  # positions are 32-bit
 def deal_edges(
     destinations: npt.NDArray[Any], first: int, shift: int, ranges: int
 ) -> tuple[npt.NDArray[np.int64], Order]:
-    """Return the offsets of each range (ranges + 1), and the positions of its edges in input order.
+    """Group edges by range: return offsets (ranges + 1), and the positions of edges in input order per range.
 
     Range r holds the destinations first + [r * 2^shift, (r + 1) * 2^shift). ValueError for a destination
     outside.
     """
     if len(destinations) > MOST_EDGES:
-        raise ValueError(f"{len(destinations):,} edges: at most {MOST_EDGES:,} are dealt at once")
+        raise ValueError(f"{len(destinations):,} edges: must be at most {MOST_EDGES:,} per call")
     begin, order = np.empty(ranges + 1, np.int64), np.empty(len(destinations), np.uint32)
     outside = _core.deal_edges(np.ascontiguousarray(destinations), first, shift, begin, order)
     if outside >= 0:
@@ -44,7 +44,7 @@ def deal_edges(
 
 
 def take_rows(table: npt.NDArray[Any], order: Order) -> npt.NDArray[Any]:
-    """Return table[order]; NumPy's own is slower for 32-bit positions."""
+    """Return table[order]; faster than NumPy for 32-bit positions."""
     table = np.ascontiguousarray(table)
     out = np.empty((len(order), *table.shape[1:]), table.dtype)
     row_bytes = out.nbytes // len(order) if len(order) else 0
@@ -64,12 +64,12 @@ Int64s = npt.NDArray[np.int64]
 def insert_rows(table: Array, at: Int64s, added: Array) -> Array:
     """Return the rows of a table with row i of `added` before row `at[i]`; `at` ascends.
 
-    Added rows with the same place keep their order. As `numpy.insert` does, at the speed of a copy.
-    ValueError for places that descend, or lie outside the table.
+    Added rows with the same position keep their order. Like `numpy.insert`, but as fast as a copy.
+    ValueError for positions that descend, or are outside the table.
     """
     if table.dtype != added.dtype or table.shape[1:] != added.shape[1:]:
         raise ValueError(
-            f"rows of {added.dtype} {added.shape[1:]} put into a table of {table.dtype} {table.shape[1:]}"
+            f"rows of {added.dtype} {added.shape[1:]} inserted into {table.dtype} {table.shape[1:]}"
         )
     out = np.empty((len(table) + len(added), *table.shape[1:]), table.dtype)
     row_bytes = int(np.prod(table.shape[1:], dtype=np.int64)) * table.itemsize
@@ -85,7 +85,7 @@ def insert_rows(table: Array, at: Int64s, added: Array) -> Array:
 
 
 def insert_rows_reference(table: Array, at: Int64s, added: Array) -> Array:
-    """The same as `insert_rows` in NumPy alone."""
+    """The same as `insert_rows` in NumPy."""
     inserted: Array = np.insert(table, at, added, axis=0)
     return inserted
 
@@ -107,12 +107,12 @@ def known_edges(index: NodeIndex, found: Neighbors) -> tuple[Tensor, Tensor, Ten
 
 
 def cooccurrences(there: Csc, back: Csc, min_count: int, *, threads: int = 1) -> tuple[Csc, Tensor]:
-    """Count the ways between different rows of `there`; return the pairs with at least `min_count` of them.
+    """Count the two-step paths between different rows of `there`; return pairs with at least `min_count`.
 
-    A way goes from a row to one of its entries, and from there to an entry of that entry's row in `back`;
-    parallel edges are separate ways. Indices ascend within a row. The second value is the number of ways,
-    int32 (pairs), at most 2^31 - 1. Besides the result it takes 8 bytes per row, and the same again per
-    thread (16 above 2^31 rows).
+    A path goes from a row to one of its entries, and then to an entry of that entry's row in `back`; parallel
+    edges are separate paths. Indices ascend within a row. The second value is the number of paths, int32
+    (pairs), at most 2^31 - 1. Besides the result it takes 8 bytes per row, and 8 more per thread (16 above
+    2^31 rows).
     """
     if min_count < 1:
         raise ValueError(f"min_count {min_count}: must be at least 1")
@@ -126,11 +126,11 @@ def cooccurrences(there: Csc, back: Csc, min_count: int, *, threads: int = 1) ->
 
 
 def cooccurrences_reference(there: Csc, back: Csc, min_count: int) -> tuple[Csc, Tensor]:
-    """The same as `cooccurrences` in plain torch, on any device. Lists every way in memory."""
+    """The same as `cooccurrences` in plain torch, on any device. Lists every path in memory."""
     rows = torch.repeat_interleave(there.indptr.diff())
     middles = there.indices.long()
     degrees = back.indptr.diff()[middles]
-    ways = torch.repeat_interleave(degrees)  # the first step of each way
+    ways = torch.repeat_interleave(degrees)  # the first step of each path
     offsets = torch.arange(ways.numel(), device=ways.device) - (degrees.cumsum(0) - degrees)[ways]
     ends = back.indices[back.indptr[middles[ways]] + offsets].long()
     pairs, counts = torch.unique(rows[ways] * there.num_rows + ends, return_counts=True)
@@ -153,7 +153,7 @@ def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors
         return exclude_edges_reference(found, rows, excluded)
     if found.weights is None and found.times is None:
         return Neighbors(*_kept(found, found.edges, rows, excluded))
-    # With positions as ids, the core gives the places of all else that an edge has.
+    # With positions as ids, the core returns the positions of the edges' other values.
     offsets, nodes, kept = _kept(found, torch.arange(found.nodes.numel()), rows, excluded)
     assert kept is not None
     values = (None if v is None else v[kept] for v in (found.edges, found.weights, found.times))
@@ -245,7 +245,7 @@ def weight_sums_reference(csc: Csc, weights: Tensor) -> tuple[Tensor, int]:
 
 
 _AT_ONCE = 1 << 22  # edges in memory as int64
-_SPAN = 1 << 31  # relations of rows that are counted without a sort of their own
+_SPAN = 1 << 31  # relations of rows that are counted without a separate sort
 _MOST = (1 << 31) - 1
 
 
@@ -270,11 +270,11 @@ def relation_counts(csc: Csc, relations: Tensor) -> Tensor:
 
 
 def counts_in_ranges(relations: Tensor, begin: Tensor, end: Tensor, edges: Tensor, offsets: Tensor) -> Tensor:
-    """Return for some edges of rows the number of edges of the row's range with their relation, int64.
+    """Return for some edges the number of edges with the same relation in their row's range, int64.
 
-    Row i has the range [begin[i], end[i]) of the graph's edges, of which
-    `edges[offsets[i]:offsets[i + 1]]` are asked for. All tensors but `relations` are int64. All edges of the
-    ranges are read.
+    Row i has the range [begin[i], end[i]) of the graph's edges; the result is for its edges
+    `edges[offsets[i]:offsets[i + 1]]`. All tensors except `relations` are int64. Reads all edges of the
+    ranges.
     """
     found = torch.empty(edges.numel(), dtype=torch.int64, device=edges.device)
     for first, last in _groups(end - begin):
@@ -285,7 +285,7 @@ def counts_in_ranges(relations: Tensor, begin: Tensor, end: Tensor, edges: Tenso
                 out.copy_(counts[torch.searchsorted(values, relations[piece].long())])
             continue
         begins, sizes = begin[first:last], end[first:last] - begin[first:last]
-        befores = sizes.cumsum(0) - sizes  # edges of the rows before
+        befores = sizes.cumsum(0) - sizes  # edges of earlier rows
         rows = torch.repeat_interleave(sizes)
         shifts = begins - befores
         every = relations[torch.arange(rows.numel(), device=rows.device) + shifts[rows]].long()
@@ -331,9 +331,9 @@ _VALUES_AT_ONCE = 1 << 22  # values in memory as float64
 
 
 def descending_keys(values: Tensor) -> Tensor:
-    """Return int64 numbers, smaller for a larger value and equal for equal values.
+    """Return int64 sort keys: smaller for a larger value, equal for equal values.
 
-    Integers and floating-point numbers are compared exactly. ValueError names a value that is no number.
+    Integers and floating-point numbers are compared exactly. ValueError names a value that is NaN.
     """
     keys = torch.empty(values.shape, dtype=torch.int64, device=values.device)
     for start in range(0, values.numel(), _VALUES_AT_ONCE):
@@ -344,7 +344,7 @@ def descending_keys(values: Tensor) -> Tensor:
 def _keys(values: Tensor, start: int) -> Tensor:
     if not values.is_floating_point():
         return ~values.long()
-    numbers = values.double() + 0.0  # of the two zeros, the positive one
+    numbers = values.double() + 0.0  # turns -0.0 into 0.0
     wrong = numbers.isnan().nonzero()
     if wrong.numel():
         raise ValueError(

@@ -24,7 +24,7 @@ _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 @dataclass(frozen=True, eq=False)
 class EdgeTimes:
-    """Times of edges: the edge's own time, the time of its source, or the later of both."""
+    """Times of edges: the edge's time, its source's time, or the later of both."""
 
     edges: Tensor | None  # (edges), whole numbers
     sources: Tensor | None = None  # (source nodes), whole numbers
@@ -67,7 +67,7 @@ class EdgeTimes:
 
 
 def whole_numbers(column: Tensor) -> Tensor:
-    """Return the column, converted to int64 if no kernel reads its dtype."""
+    """Return the column, converted to int64 if kernels cannot read its dtype."""
     return column if column.dtype in _DTYPES else column.long()
 
 
@@ -75,7 +75,7 @@ def whole_numbers(column: Tensor) -> Tensor:
 class HopRows:
     """The frontier of one edge type, and the keys of its rows' draws."""
 
-    nodes: Tensor  # int64 (n), rows of the graph, duplicates allowed
+    nodes: Tensor  # int64 (n), rows of the graph, may repeat
     key: DrawKey
     stream: int
     original_ids: Tensor | None = None  # int64 (rows of the graph), the ids that key the draws
@@ -114,7 +114,7 @@ _CODE_BITS = 16
 
 @dataclass(frozen=True, eq=False)
 class Rising:
-    """Values to search for the first one above a bound, mostly in the outline: a quarter of the size."""
+    """Sorted values with an outline, which a search for the first value above a bound mostly reads."""
 
     values: Tensor  # int64 (edges)
     outline: Tensor  # int16 (outline_size)
@@ -182,8 +182,8 @@ def later_positions(
 ) -> Int64s:
     """Return the first position of each range with a later time than the given one, or the range's end.
 
-    `time_at` gives the times of positions; they ascend in each range. It is called about log2 of the longest
-    range times, once where all given times are later than the times of their ranges, as in a log.
+    `time_at` returns the times of positions; they ascend in each range. The number of calls is about log2 of
+    the longest range, or 1 if all given times are later than those of their ranges, as in a log.
     """
     low, high = begins.copy(), ends.copy()
     active = np.flatnonzero(low < high)

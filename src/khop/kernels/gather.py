@@ -1,4 +1,4 @@
-"""Gather of rows by id, from memory or from a file that is not mapped.
+"""Gather of rows by id, from memory or from files.
 
 Threads take turns at a disk, so that the rows needed first are read first.
 """
@@ -31,11 +31,12 @@ SMALL_DTYPES = (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
 def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int = 1) -> Tensor:
     """Return `table[ids]`: the rows of `table` (N, ...) at int64 `ids`, in their order, duplicates included.
 
-    Any dtype. The table is in memory or in a mapped file. With `out`, the rows are written there and `out`
-    is returned; it must not overlap the table. No gradient flows.
+    Any dtype. The table is in memory or in a mapped file. With `out`, the rows are written to it and `out`
+    is returned; it must not overlap the table. Not differentiable.
 
-    With ids on a GPU the table is there too, or in pinned memory, and its rows may be at a padded pitch. The
-    result is then at padded pitch. An id outside the table gives zeros: an error would wait for the device.
+    With ids on a GPU, the table must be on the GPU or in pinned memory, and may have padded rows. The result
+    then has padded rows. An id outside the table gives zeros, because an error would require a
+    synchronization.
     """
     return gather_columns([GatheredColumn(table, out=out)], ids, threads=threads)[0]
 
@@ -50,7 +51,7 @@ class Copies:
 
 @dataclass(frozen=True, eq=False)
 class Shards(Sequence[Tensor]):
-    """A table with as many rows in the memory of each of several GPUs, which kernels of one GPU read.
+    """A table split evenly over the memory of several GPUs, read by kernels of one GPU.
 
     The last piece may have fewer rows. All have the same pitch.
     """
@@ -60,7 +61,7 @@ class Shards(Sequence[Tensor]):
 
     @classmethod
     def of(cls, tables: Sequence[Tensor], device: torch.device) -> Shards:
-        """Return the table that consists of pieces; ValueError if their addresses or pitches do not fit."""
+        """Return the table of some pieces; ValueError if their addresses or pitches do not fit."""
         first = tables[0]
         distances = [piece.data_ptr() - first.data_ptr() if piece.numel() else 0 for piece in tables]
         alike = {(piece.dtype, piece.shape[1:], piece.stride()) for piece in tables if piece.shape[0] > 1}
@@ -89,7 +90,7 @@ class Shards(Sequence[Tensor]):
 
     @property
     def rows_each(self) -> int:
-        """Rows of each piece but the last."""
+        """Rows of each piece except the last."""
         return max(1, self.tables[0].shape[0])
 
     def __len__(self) -> int:
@@ -107,20 +108,20 @@ class GatheredColumn:
     what: str = "row"  # the name of the ids in errors
     count: int | None = None  # use only the first `count` ids
     as_float32: bool = False  # convert from float16, bfloat16, int8 or uint8
-    scales: Tensor | None = None  # float32, shape of a row: each number times its column's, as float32
+    scales: Tensor | None = None  # float32, shape of a row: multiply each row by it, as float32
     out: Tensor | None = None  # write the rows here instead of into new memory
-    copies: Copies | None = None  # read these rows instead, where there is a copy
-    is_pinned: bool = False  # memory of the host that a GPU reads, also if torch calls it memory of the GPU
+    copies: Copies | None = None  # copies on the device, read instead where they exist
+    is_pinned: bool = False  # host memory that a GPU reads, even if it is a CUDA tensor for torch
 
     @property
     def shards(self) -> Shards | None:
-        """The table, if it is in shards."""
+        """The table if it is sharded, else None."""
         rows = self.table
         return rows if isinstance(rows, Shards) else None
 
     @property
     def pieces(self) -> Sequence[Tensor]:
-        """The pieces of the table, one at least."""
+        """The pieces of the table, at least one."""
         return (self.table,) if isinstance(self.table, Tensor) else self.table
 
     @property
@@ -134,8 +135,8 @@ def gather_columns(
 ) -> list[Tensor]:
     """Gather every column by the same ids in one pass over them, as `gather` does.
 
-    With `live`, one int32 or int64 on the device of the ids, only the first `live` ids are read, and the rows
-    behind them are 0. Nothing waits for the device.
+    With `live`, one int32 or int64 on the device of the ids, only the first `live` ids are read, and later
+    rows are 0. Does not synchronize with the device.
     """
     wanted = [ids if column.count is None else ids[: column.count] for column in columns]
     engines = [_check_column(column, rows) for column, rows in zip(columns, wanted, strict=True)]
@@ -151,7 +152,7 @@ def gather_columns(
     for column, rows in zip(columns, wanted, strict=True):
         pieces = [piece.detach() for piece in column.pieces]
         width, dtype = math.prod(pieces[0].shape[1:]), pieces[0].dtype
-        if width == 0:  # the core reads nothing of such rows, and does not check their ids
+        if width == 0:  # the core does not read such rows, and does not check their ids
             check_ids(rows, column.num_rows, column.what)
         out = column.out
         if out is None:
@@ -194,7 +195,7 @@ def _rows_of(column: GatheredColumn, table: Tensor, ids: Tensor) -> Tensor:
 
 
 def widened(column: GatheredColumn, rows: Tensor) -> Tensor:
-    """Return rows as stored in the dtype that a gather of the column gives, times its scales."""
+    """Convert stored rows to the dtype that a gather of the column returns, times its scales."""
     if not column.as_float32:
         return rows
     return rows.float() if column.scales is None else rows.float() * column.scales
@@ -231,7 +232,7 @@ def _check_column(column: GatheredColumn, ids: Tensor) -> Engine:
         if piece.dtype != first.dtype or piece.shape[1:] != first.shape[1:]:
             raise ValueError(
                 f"pieces of a table are {first.dtype} {tuple(first.shape)} and {piece.dtype} "
-                f"{tuple(piece.shape)}: rows must be alike"
+                f"{tuple(piece.shape)}: rows must have the same dtype and shape"
             )
     if column.as_float32:
         _check_small(first, column.scales)
@@ -254,7 +255,7 @@ def _check(
     if ids.dim() != 1:
         raise ValueError(f"row ids are {ids.dtype} {tuple(ids.shape)}: must be int64 (n)")
     if ids.device != near and not (by is Engine.TRITON and table.is_pinned()):
-        raise ValueError(f"ids are on {ids.device}, the table is on {table.device}: move one of them")
+        raise ValueError(f"ids are on {ids.device}, but the table is on {table.device}: move one of them")
     if out is None:
         return by
     is_dense = (out[:1] if by is Engine.TRITON else out).is_contiguous()
@@ -276,8 +277,8 @@ def _check_small(table: Tensor, scales: Tensor | None) -> None:
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    # The core copies rows as bytes, because DLPack does not have every dtype of torch. `as_strided`, because
-    # a single row of a wider table counts as contiguous although it has strides.
+    # The core copies rows as bytes, because DLPack lacks some dtypes of torch. `as_strided`, because a single
+    # row of a wider table is contiguous for torch although it has strides.
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
@@ -286,7 +287,7 @@ PLACE: ContextVar[int] = ContextVar("PLACE", default=0)
 
 
 class Turns:
-    """One thread at a time; of those that wait, the one with the lowest PLACE."""
+    """A mutex that admits waiting threads by the lowest PLACE."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -312,17 +313,15 @@ class Turns:
                 self._is_taken = True
             finally:
                 self._waiting.remove(place)
-                self._changed.notify_all()  # after Ctrl-C, another one may be the first
+                self._changed.notify_all()  # after Ctrl-C, another thread may be first
 
 
-WINDOW = (
-    256  # reads announced ahead; a disk then has enough of them to work on, and no page is dropped unread
-)
-READERS = 4  # threads of one call: while one waits for a core, the others keep the disk busy
-TURN_ROWS = 1 << 16  # read before another call may have its turn
-THREADS = 32  # that wait for a file system which ignores announcements
-# File systems that ignore announcements, or answer each by a round trip: as statfs(2) names them.
-DEAF = {
+WINDOW = 256  # prefetched reads: enough to keep a disk busy, too few to evict pages before they are read
+READERS = 4  # threads per call: while one waits for a core, others keep the disk busy
+TURN_ROWS = 1 << 16  # rows that a call reads before another call's turn
+THREADS = 32  # threads for file systems that ignore prefetches
+# File systems that ignore prefetches, or make a round trip for each; magic numbers of statfs(2).
+IGNORES_PREFETCH = {
     0x6969: "nfs",
     0xFF534D42: "cifs",
     0xFE534D42: "smb2",
@@ -335,18 +334,18 @@ DEAF = {
 
 @dataclass(frozen=True, eq=False)
 class RowFile:
-    """A table in an open file, read row by row. Threads may share it.
+    """A table in an open file that is read by rows. Threads may share it.
 
-    The file is open as long as the object lives, so a file that is removed meanwhile keeps its rows.
+    The file is open as long as the object exists, so a removed file can still be read.
     """
 
     path: Path
-    first_byte: int  # where the first row begins
+    first_byte: int  # offset of the first row
     num_rows: int
     shape: tuple[int, ...]  # of a row
     dtype: torch.dtype
     descriptor: int
-    heeds_announcements: bool  # False: several threads read instead
+    can_prefetch: bool  # prefetches work; False: several threads read instead
     turns: Turns = field(default_factory=Turns, repr=False)  # of the calls that read
 
     @classmethod
@@ -359,11 +358,11 @@ class RowFile:
         dtype: torch.dtype,
         file_system: Callable[[int], int] = _core.file_system_type,
     ) -> RowFile:
-        """Open a file; OSError if that cannot be done. `file_system` names its file system by descriptor."""
+        """Open a file; OSError if that fails. `file_system` returns the file system of a descriptor."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         _core.expect_scattered_reads(descriptor)
-        heeds = file_system(descriptor) not in DEAF
-        opened = cls(path, first_byte, num_rows, shape, dtype, descriptor, heeds)
+        can_prefetch = file_system(descriptor) not in IGNORES_PREFETCH
+        opened = cls(path, first_byte, num_rows, shape, dtype, descriptor, can_prefetch)
         finalize(opened, os.close, descriptor)
         return opened
 
@@ -374,15 +373,15 @@ class RowFile:
 
 
 def read_file_rows(file: RowFile, ids: Tensor, *, threads: int = 1) -> Tensor:
-    """Return the rows of `ids`, int64, ascending, each once: as they are stored, (ids, ...).
+    """Return the stored rows (ids, ...) of int64 ids, which must be ascending and distinct.
 
-    Rows on the same page are read at once, and pages are announced to the disk ahead. Calls for one file take
-    turns of some rows each: the disk works for the batch that is needed first, and not for several at once.
+    Rows on the same page are read together, and pages are prefetched. Calls for one file take turns of some
+    rows each, so that the disk reads for the batch that is needed first instead of for several at once.
     ValueError names the first row that cannot be read.
     """
     rows = pooled((ids.numel(), *file.shape), file.dtype)
-    window = WINDOW if file.heeds_announcements else 0
-    threads = max(threads, READERS if file.heeds_announcements else THREADS)
+    window = WINDOW if file.can_prefetch else 0
+    threads = max(threads, READERS if file.can_prefetch else THREADS)
     place = (file.descriptor, file.first_byte, file.row_bytes, file.num_rows)
     for some, to in zip(ids.contiguous().split(TURN_ROWS), rows.split(TURN_ROWS), strict=True):
         with file.turns.taken():
@@ -404,5 +403,5 @@ def read_file_rows_reference(file: RowFile, ids: Tensor) -> Tensor:
 
 
 def _unreadable(file: RowFile, row: int, error: int) -> ValueError:
-    why = os.strerror(error) if error else "the file ends before it, though it was whole when it was opened"
+    why = os.strerror(error) if error else "the file ends before it, but was complete when it was opened"
     return ValueError(f"{file.path}: row {row:,} of {file.num_rows:,} cannot be read: {why}; {REMEDY}")

@@ -22,7 +22,7 @@ MISSING = -1  # the id of a key that a table does not have
 
 @dataclass(frozen=True, eq=False)
 class StringKeys:
-    """Strings end to end: string i is data[offsets[i]:offsets[i + 1]], in UTF-8."""
+    """Concatenated strings: string i is data[offsets[i]:offsets[i + 1]], in UTF-8."""
 
     offsets: Int64s  # (strings + 1)
     data: Bytes
@@ -70,7 +70,7 @@ def keys_at(keys: Keys, rows: Int64s) -> Keys:
 
 
 def joined_keys(pieces: Sequence[Keys], kind: Kind) -> Keys:
-    """Return the keys of several pieces one after another; all are of one kind."""
+    """Concatenate the keys of several pieces of one kind."""
     if kind == "int64":
         return np.concatenate(
             [np.empty(0, np.int64), *(one for one in pieces if isinstance(one, np.ndarray))]
@@ -86,15 +86,15 @@ KeysT = TypeVar("KeysT", StringKeys, Int64s)
 
 
 class IdTable(Protocol[KeysT]):
-    """Implementers map keys to the ids 0, 1, 2, ... by first appearance.
+    """Implementers map keys to the ids 0, 1, 2, ... in order of first appearance.
 
-    Several threads may find at once, while none adds.
+    `find` is thread-safe as long as no thread adds keys.
     """
 
     def append(self, keys: KeysT) -> int:
         """Give key i the id len(self) + i; return -1.
 
-        If a key is in the table already, its position is returned, and the keys before it are in the table.
+        If a key is already in the table, stop and return its position; the keys before it have been added.
         """
         ...
 
@@ -113,8 +113,8 @@ class IdTable(Protocol[KeysT]):
     def spill_beyond(self, num_bytes: int, folder: str) -> None:
         """Move the table to files in `folder` before it takes more than `num_bytes` of memory.
 
-        The files have no names, and end with the table. Their pages are the system's to drop. OSError from
-        later calls of `append` and `add` if the disk is full.
+        The files are unnamed and deleted with the table. The system may evict their pages. If the disk is
+        full, later calls of `append` and `add` raise OSError.
         """
         ...
 
@@ -138,7 +138,7 @@ class StringTable:
         self._core = _core.TextTable(expected)
 
     def append(self, keys: StringKeys) -> int:
-        """Give new ids to all keys; return the position of the first that has one already, or -1."""
+        """Give new ids to all keys; return the position of the first key that already has one, or -1."""
         return _core.append_text(self._core, keys.offsets, keys.data)
 
     def add(self, keys: StringKeys) -> Int64s:
@@ -183,7 +183,7 @@ class IntegerTable:
         self._core = _core.IntegerTable(expected)
 
     def append(self, keys: Int64s) -> int:
-        """Give new ids to all keys; return the position of the first that has one already, or -1."""
+        """Give new ids to all keys; return the position of the first key that already has one, or -1."""
         return _core.append_integers(self._core, keys)
 
     def add(self, keys: Int64s) -> Int64s:
@@ -221,9 +221,9 @@ class IntegerTable:
 
 
 def id_table(kind: Kind, expected: int = 0) -> IdTable[Any]:
-    """Return an empty table; `expected` is the number of keys that it has room for at once."""
+    """Return an empty table with initial capacity for `expected` keys."""
     if expected < 0:
-        raise ValueError(f"expected {expected}: a table has no fewer than 0 keys")
+        raise ValueError(f"expected {expected}: must be at least 0 keys")
     return _KINDS[kind](expected)
 
 
@@ -244,19 +244,19 @@ def _parts(keys: Keys, skip: int, bits: int, part: Bytes) -> None:
 _KINDS: dict[Kind, type[StringTable] | type[IntegerTable]] = {"string": StringTable, "int64": IntegerTable}
 
 
-_FULL = 4  # keys of a bucket, on average
+_FULL = 4  # average keys per bucket
 
 
 @dataclass(frozen=True, eq=False)
 class KeyIndex:
     """Buckets of a table of keys. Bucket b holds the rows and tags from buckets[b] to buckets[b + 1] - 1."""
 
-    buckets: Int64s  # a power of two, and one
+    buckets: Int64s  # length: a power of two, plus 1
     rows: npt.NDArray[Any]  # int32 or int64 (keys)
     tags: npt.NDArray[np.int16]  # the last 16 bits of each digest
 
     def find(self, stored: Keys, wanted: Keys) -> Int64s:
-        """Return the row of each wanted key among the stored ones, -1 where none equals it.
+        """Return the row of each wanted key among the stored ones, or -1.
 
         ValueError for wanted keys of another kind, and for damaged files.
         """
@@ -274,7 +274,7 @@ class KeyIndex:
 
 
 def bucket_bits(keys: int) -> int:
-    """Return the number of bits that number the buckets of a table of `keys` keys."""
+    """Return the number of bits of bucket numbers for a table of `keys` keys."""
     return max(0, (keys // _FULL).bit_length() - 1)
 
 

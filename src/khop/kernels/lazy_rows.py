@@ -2,9 +2,9 @@
 
 Aggregation and linear layers read the table directly, so the gathered rows are never materialized.
 
-A stored row of a sparse column has room for the entries of the longest row: int32 (2, longest), the indices,
-then the float32 values as bits. Unused room is 0, an entry of value 0. Rows thus have one size, and pass
-through partitions, caches, disks, devices and networks like other columns.
+A stored row of a sparse column is padded to the longest row: int32 (2, longest), the indices, then the
+float32 values as bits. Padding is 0, an entry of value 0. Rows thus have one size, and partitions, caches,
+disks, devices and networks treat them like other columns.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Operation = Callable[..., Any]
 
 
 class LazyRows(Tensor):
-    """Rows (n, ...) without memory of their own. They have no gradient.
+    """Rows (n, ...) that are not materialized. Not differentiable.
 
-    A subclass lists in `_own` the operations that it computes in its own way; such an operation may return
-    NotImplemented. All others, and these then, compute with `dense` rows.
+    A subclass lists in `_own` the operations that it implements; they may return NotImplemented. Other
+    operations, and those that return NotImplemented, compute with `dense` rows.
     """
 
     _own: ClassVar[Mapping[Operation, Operation]]
@@ -49,7 +49,7 @@ class LazyRows(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Compute an operation: in its own way if there is one, else with dense rows."""
+        """Compute an operation: by the subclass if it implements it, else with dense rows."""
         given = kwargs or {}
         if function in _OF_SHAPE:
             with torch._C.DisableTorchFunctionSubclass():
@@ -96,9 +96,9 @@ class RowsById(LazyRows):
     """Rows (ids, width) of a table, equal to `gather(table, ids)`.
 
     `segment_sum`, `segment_mean`, `prefix_and_mean`, `segment_weighted_sum` and `segment_mixture` read the
-    table, with the bits of gathered rows. A slice of the first rows gathers these alone. Every other
-    operation gathers all rows, once. With `live`, int on the device, rows behind it are 0; every operation
-    then gathers again, because ids of a static shape change in place.
+    table; results are bit-identical to those of gathered rows. A slice of the first rows gathers only these.
+    Every other operation gathers all rows, once. With `live`, int on the device, rows from `live` on are 0;
+    every operation then gathers again, because ids of a static shape change in place.
     """
 
     table: Tensor  # (N, width)
@@ -126,7 +126,7 @@ class RowsById(LazyRows):
 
 
 def is_readable(column: GatheredColumn, device: torch.device) -> bool:
-    """Return True if sums over edges can read a column for a batch on a device, as it is stored."""
+    """Return True if sums over edges can read the stored column for a batch on a device."""
     table = column.pieces[0]
     is_one = len(column.pieces) == 1 and table.dim() == _TABLE_DIMS
     is_near = table.device == device and not column.is_pinned
@@ -135,7 +135,7 @@ def is_readable(column: GatheredColumn, device: torch.device) -> bool:
 
 
 def _of_table(operation: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return `segment_sum` or `segment_mean` of rows as an operation that reads their table."""
+    """Return `segment_sum` or `segment_mean` as an operation that reads the table of the rows."""
 
     def aggregated(rows: RowsById, indptr: Tensor, indices: Tensor) -> Any:  # noqa: ANN401
         check_segment(rows, indptr, indices)
@@ -194,7 +194,7 @@ def _to(rows: RowsById, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _of_ids(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the memory that the rows hold: their ids."""
+    """Apply a function about memory to the ids, the only memory of the rows."""
     return lambda rows, *args: function(rows.ids, *args)
 
 
@@ -229,19 +229,19 @@ def packed(indptr: Tensor, indices: Tensor, values: Tensor, longest: int) -> Ten
 
 
 class SparseRows(LazyRows):
-    """Rows (n, width) of a sparse column, of which only the entries are stored.
+    """Rows (n, width) of a sparse column; only the entries are stored.
 
-    `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies the entries alone, forward and in
-    the gradient of the weight, with the same bits on any number of threads. A slice of rows and another
-    dtype are sparse too. Every other operation computes with dense rows. The rows themselves have no
-    gradient.
+    `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies only the entries, forward and in
+    the gradient of the weight, with the same bits for any number of threads. Slices of rows and
+    conversions to another dtype are sparse too. Every other operation computes with dense rows. The rows
+    themselves have no gradient.
 
     Args:
-        indptr: Begin of each row, then the end of the last one, int64 (n + 1).
-        places: Place of each entry in its row, int32 (entries).
+        indptr: First entry of each row, then the number of entries, int64 (n + 1).
+        places: Index of each entry in its row, int32 (entries).
         numbers: Values (entries).
         width: Numbers per row.
-        per_row: Entries of each row, unused ones included. None (default): unused ones are left out.
+        per_row: Entries per row including padding. None (default): rows are not padded.
     Example:
         >>> import scipy.sparse
         >>> column = khop.SparseColumn.of(scipy.sparse.eye_array(3, format="csr"))
@@ -253,7 +253,7 @@ class SparseRows(LazyRows):
     indptr: Tensor
     places: Tensor
     numbers: Tensor
-    _per_row: int | None  # entries of each row, unused ones included; None: unused ones are left out
+    _per_row: int | None  # entries per row including padding; None: rows are not padded
 
     @staticmethod
     def __new__(
@@ -264,7 +264,7 @@ class SparseRows(LazyRows):
         width: int,
         per_row: int | None = None,
     ) -> SparseRows:
-        """Make rows of CSR arrays."""
+        """Make rows from CSR arrays."""
         size = (indptr.numel() - 1, width)
         rows: SparseRows = Tensor._make_wrapper_subclass(
             cls, size, dtype=numbers.dtype, device=numbers.device
@@ -281,7 +281,7 @@ class SparseRows(LazyRows):
             width: Numbers per row: `graph.schema.column(type, name).width`.
         """
         if not hasattr(width, "__index__") or width < 1:  # a Python or NumPy integer
-            raise ValueError(f"width {width!r}: must be the number of numbers of a row, at least 1")
+            raise ValueError(f"width {width!r}: must be an integer, at least 1")
         if column.dtype != torch.int32 or column.dim() != _ROW_DIMS or column.shape[1] != 2:
             raise ValueError(
                 f"rows are {column.dtype} {tuple(column.shape)}: must be int32 (rows, 2, entries), as a "
@@ -339,11 +339,11 @@ class SparseRows(LazyRows):
 
 
 def with_unused_entries(column: Tensor, width: int) -> SparseRows:
-    """Read rows of a sparse column with all room for entries: shapes do not depend on the numbers."""
+    """Read rows of a sparse column with padding: shapes do not depend on the values."""
     count, _, longest = column.shape
     places, bits = column[:, 0], column[:, 1]
     indptr = torch.arange(count + 1, device=column.device) * longest
-    # Unused entries name all places in turn: a gradient would otherwise add them all to one row.
+    # Padding entries cycle through all indices: a gradient would otherwise add all of them to one row.
     spread = torch.arange(count * longest, dtype=torch.int32, device=column.device) % width
     named = torch.where(bits == 0, spread.view(count, longest), places)
     numbers = bits.contiguous().view(torch.float32)

@@ -23,7 +23,7 @@ from khop.kernels.memory import LOAD_BYTES
 def linear_sum_device(
     inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor, activation: Activation
 ) -> Tensor:
-    """activation(sum of `x @ weight.T` + bias), differentiable once; one input at least.
+    """activation(sum of `x @ weight.T` + bias), differentiable once; at least one input.
 
     The products are of the dtype of autocast if it is on, else of the first input's dtype.
     """
@@ -37,7 +37,7 @@ class _Context(FunctionCtx):
     saved_tensors: tuple[Tensor, ...]
     activation: Activation
     dtypes: tuple[torch.dtype, ...]
-    widths: tuple[int, ...]  # of the inputs, and so of their weights
+    widths: tuple[int, ...]  # of the inputs and their weights
 
 
 class _LinearSum(torch.autograd.Function):
@@ -85,7 +85,7 @@ class _LinearSum(torch.autograd.Function):
 
 
 def _aligned(rows: Tensor) -> Tensor:
-    """Return rows with zeros behind them up to a multiple of 16 bytes, as the fast products need."""
+    """Return rows padded with zeros to a multiple of 16 bytes, as required by fast products."""
     over = rows.shape[1] * rows.element_size() % LOAD_BYTES
     return F.pad(rows, (0, (LOAD_BYTES - over) // rows.element_size())) if over else rows
 
@@ -131,13 +131,13 @@ def _by_torch(
     addend: Tensor | None,
     activation: Activation,
 ) -> Tensor:
-    # In place, because new memory costs more than the sum.
+    # In place, because allocating memory costs more than the sum.
     if inputs:
         out = F.linear(inputs[0], weights[0], bias)
         for x, weight in zip(inputs[1:], weights[1:], strict=True):
             if engine(x.device) is Engine.NATIVE:
                 out += F.linear(x, weight)
-            else:  # added by the product itself; the dtype is that of out, which autocast may have chosen
+            else:  # added by the product; in the dtype of out, which autocast may have chosen
                 out.addmm_(x.to(out.dtype), weight.t().to(out.dtype))
         if addend is not None:
             out += addend
@@ -148,7 +148,7 @@ def _by_torch(
 
 
 def _block_dtype(operands: Sequence[Tensor], addend: Tensor | None) -> torch.dtype | None:
-    """Return the dtype of the result if blocks can compute it, else None: torch computes it."""
+    """Return the dtype of the result if blocks can compute it, else None (torch computes it)."""
     tensors = operands if addend is None else [*operands, addend]
     if not operands or operands[0].shape[0] < FEW_ROWS:
         return None
@@ -167,8 +167,8 @@ TILE = 16  # rows of one group that are multiplied together; groups are padded t
 def grouped_linear(x: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
     """Return (rows, out): row i of x times `weights[groups[i]]`.
 
-    x is (rows, in), weights are (groups, out, in), groups int64 (rows). Rows are sorted by group, in tiles of
-    one group each, so that one batched product computes all groups, however many there are.
+    x is (rows, in), weights are (groups, out, in), groups int64 (rows). Rows are sorted by group into tiles
+    of one group each, so that one batched product computes all groups.
     """
     count = weights.shape[0]
     ordered, order = groups.sort(stable=True)

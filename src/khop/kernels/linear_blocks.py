@@ -23,10 +23,10 @@ FEWEST_ROWS, MOST_ROWS = 64, 1 << 20  # limits of a block's rows, per thread
 
 @dataclass(frozen=True)
 class Blocks:
-    """A blocked way to compute a layer: a library of torch, and the rows of each thread in a block."""
+    """Settings of a blocked layer: the library, and the number of rows per thread."""
 
     library: Library  # blas: torch.mm, which is MKL in torch's wheels for x86; onednn: float32 only
-    rows: int  # per thread; a block has this number for every thread of torch
+    rows: int  # per thread of torch
     in_float32: bool = False  # widen bfloat16 rows, a block at a time, before multiplying them
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class Blocks:
         return f"{self.library}{'-float32' if self.in_float32 else ''}:{self.rows}"
 
     def can_compute(self, dtype: torch.dtype) -> bool:
-        """Return true if this torch has the operators for rows of a dtype."""
+        """Return True if this torch has the operators for rows of a dtype."""
         if self.in_float32 and dtype != torch.bfloat16:
             return False
         return self.library == "blas" or (has_onednn() and self.product_dtype(dtype) == torch.float32)
@@ -55,7 +55,7 @@ class Blocks:
 
 
 def has_onednn() -> bool:
-    """Return true if this torch has oneDNN's products as operators."""
+    """Return True if this torch has oneDNN's products as operators."""
     is_there: bool = torch.backends.mkldnn.is_available()
     return is_there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -175,7 +175,7 @@ class _Blas:
         return out
 
     def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
-        """Set each of `of_inputs` to `gradient @ weight`; None where it is not needed."""
+        """Set each of `of_inputs` to `gradient @ weight`, unless it is None."""
         for weight, into in zip(self._weights, of_inputs, strict=True):
             if into is not None and into.dtype == gradient.dtype:
                 torch.mm(gradient, weight, out=into)

@@ -20,15 +20,15 @@ import khop._core as _core
 
 
 def pooled_on(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a new tensor with uninitialized contents: in main memory from the pool, else from torch."""
+    """Return an uninitialized tensor: in main memory from the pool, else from torch."""
     return pooled(shape, dtype) if device.type == "cpu" else torch.empty(shape, dtype=dtype, device=device)
 
 
 def pooled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a new tensor in main memory with uninitialized contents.
+    """Return an uninitialized tensor in main memory.
 
-    Its block comes from the core's pool and returns to it when the tensor is freed. Blocks of earlier
-    batches cost nothing. Page faults of new memory cost more than filling it.
+    Its block comes from the core's pool and returns to it when the tensor is freed. Reused blocks avoid page
+    faults, which cost more than filling the memory.
     """
     block = _core.pooled_bytes(math.prod(shape) * dtype.itemsize)
     # Not block.view(dtype), because a view cannot be changed in place once gradients flow through it.
@@ -37,7 +37,7 @@ def pooled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class PinningCalls:
-    """Addresses of a GPU runtime's functions that pin memory, and the device to call them for."""
+    """Addresses of a GPU runtime's pinning functions, and the device."""
 
     select_device: int
     pin: int
@@ -49,16 +49,16 @@ class PinningCalls:
 def pin_pooled(calls: PinningCalls) -> None:
     """Pin blocks of the pool for `pinned_results` from now on, each once.
 
-    Blocks below 128 KiB stay as they are. If the runtime refuses a block, no further one is pinned.
+    Blocks below 128 KiB are not pinned. Pinning stops after the first block that the runtime refuses.
     """
     _core.pin_buffer_pool(*astuple(calls))
 
 
 @contextmanager
 def pinned_results() -> Iterator[None]:
-    """Let results of this thread come from pinned memory: a GPU copies from it without a wait.
+    """Allocate results of this thread in pinned memory, for asynchronous copies to a GPU.
 
-    The caller keeps the results until they are copied. Memory that goes back earlier is written again.
+    The caller must keep the results until they are copied, because freed memory is reused.
     """
     before = _core.use_pinned_pool(True)
     try:
@@ -73,17 +73,17 @@ def pinned_pool_bytes() -> tuple[int, int]:
 
 
 def keep_free_blocks(limit_bytes: int) -> None:
-    """Limit the free blocks of the pool, by default 1 GiB; the system gets the rest back at once."""
+    """Limit the free blocks of the pool (default 1 GiB); others are returned to the system immediately."""
     _core.set_buffer_pool_limit(limit_bytes)
 
 
 def own_memory_bytes(process: Path = Path("/proc/self")) -> int:
-    """Return the memory of this process that is not of files; 0 where the system does not tell."""
+    """Return the anonymous memory of this process in bytes; 0 if it is unknown."""
     return _status_bytes(process, "RssAnon:")
 
 
 def resident_bytes(process: Path = Path("/proc/self")) -> int:
-    """Return the memory of this process with pages of files; 0 where the system does not tell."""
+    """Return the resident memory of this process in bytes, including mapped files; 0 if it is unknown."""
     return _status_bytes(process, "VmRSS:")
 
 
@@ -97,7 +97,7 @@ def _status_bytes(process: Path, field: str) -> int:
 def expect_random_access(tensor: Tensor) -> None:
     """Prepare a large contiguous tensor in main memory for random reads: 1.2 to 1.7 times as fast.
 
-    Asks for huge pages. A mapped file smaller than a quarter of the memory that this process may use is also
+    Requests huge pages. A mapped file smaller than a quarter of the memory that this process may use is also
     read in the background. Call it before the first access. Contents do not change.
     """
     data = _as_bytes(tensor)
@@ -107,10 +107,10 @@ def expect_random_access(tensor: Tensor) -> None:
 
 
 def expect_sparse_reads(tensor: Tensor, owner: object) -> None:
-    """Prepare a mapped file larger than memory for reads of single rows, until `owner` is freed.
+    """Prepare a mapped file larger than memory for random row reads, until `owner` is freed.
 
     Each fault then reads one page, instead of the megabytes that the kernel reads ahead by default. `gather`
-    requests the pages of its rows ahead, on several threads. `owner` holds the mapping.
+    prefetches the pages of its rows on several threads. `owner` owns the mapping.
     """
     data = _as_bytes(tensor)
     _core.expect_sparse_reads(data)
@@ -128,9 +128,9 @@ def free_memory_bytes(
     groups: Path = Path("/sys/fs/cgroup"),
     machine: Path = Path("/proc/meminfo"),
 ) -> int:
-    """Return the memory that this process may still take, of the machine and of its control groups.
+    """Return the memory still available to this process, on the machine and in its control groups.
 
-    Pages of files count as free: the system drops them when it needs memory.
+    Pages of files count as free, because the system can evict them.
     """
     free = [memory_limit_bytes(process, groups)]
     with suppress(OSError):
@@ -147,7 +147,7 @@ def free_memory_bytes(
 
 
 def _group_limits(memberships: Path, groups: Path) -> Iterator[int]:
-    """Yield the limits in the files of version 1 and 2 of Linux control groups."""
+    """Yield the limits of Linux control groups, version 1 and 2."""
     for folder, limit_name, _, _ in _groups(memberships, groups):
         with suppress(OSError, ValueError):  # missing, or "max"
             yield int((folder / limit_name).read_text())
@@ -168,7 +168,7 @@ def _groups(memberships: Path, groups: Path) -> Iterator[tuple[Path, str, str, s
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        # Inside a container the path may be the host's. Then the root is the container's own group.
+        # Inside a container the path may be the host's. Then the root is the container's group.
         group = PurePosixPath(path.lstrip("/"))
         for folder in (group, *group.parents):
             yield (root / folder, *names)
@@ -182,7 +182,7 @@ LOAD_BYTES = 16  # the widest load of a thread
 
 
 def padded_pitch(width: int, dtype: torch.dtype) -> int:
-    """Return the distance of rows of `width` numbers, in numbers.
+    """Return the pitch of rows of `width` numbers, in numbers.
 
     A row of at least 16 bytes is padded to a multiple of 16. A shorter row is not padded: labels stay dense.
     """
@@ -191,7 +191,7 @@ def padded_pitch(width: int, dtype: torch.dtype) -> int:
 
 
 def empty_rows(rows: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return uninitialized (rows, *shape) at padded pitch; the last row has its padding too."""
+    """Return an uninitialized tensor (rows, *shape) at padded pitch; the last row is padded too."""
     pitch = padded_pitch(math.prod(shape), dtype)
     memory = torch.empty(rows * pitch, dtype=dtype, device=device).untyped_storage()
     strides = pitch, *(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -207,9 +207,9 @@ def flat_rows(table: Tensor) -> Tensor:
 
 
 def accessible_width(rows: Tensor) -> int:
-    """Return how many numbers a kernel may access from the start of each row of (rows, width).
+    """Return the number of elements that a kernel may access from the start of each row of (rows, width).
 
-    It is the padded pitch if the rows are at that distance and the storage has the padding of the last row,
+    This is the padded pitch if rows have this pitch and the storage includes the padding of the last row,
     else the width.
     """
     count, width = rows.shape

@@ -19,11 +19,11 @@ _ROOT_BITS = 64  # more than a double has
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, extremes and exact sums of numbers. NaN is missing and counted apart."""
+    """Count, extremes and exact sums of numbers. NaN means missing and is counted separately."""
 
     count: int = 0
     missing: int = 0
-    minimum: float = np.inf  # of no numbers
+    minimum: float = np.inf  # without numbers
     maximum: float = -np.inf
     total: Fraction = Fraction(0)
     squares: Fraction = Fraction(0)
@@ -49,7 +49,7 @@ class Moments:
         )
 
     def merged(self, other: Moments) -> Moments:
-        """Return the moments of both together."""
+        """Return the combined moments."""
         return Moments(
             self.count + other.count,
             self.missing + other.missing,
@@ -60,11 +60,11 @@ class Moments:
         )
 
     def mean(self) -> float:
-        """Return the mean, rounded once; 0 for no numbers."""
+        """Return the mean, rounded once; 0 without numbers."""
         return float(self.total / self.count) if self.count else 0.0
 
     def std(self) -> float:
-        """Return the standard deviation of the population, rounded at its end; 0 for no numbers."""
+        """Return the population standard deviation, rounded at the end; 0 without numbers."""
         if not self.count:
             return 0.0
         return _root(self.squares / self.count - (self.total / self.count) ** 2)
@@ -79,7 +79,7 @@ def _fraction(limbs: Sequence[int], shift: int) -> Fraction:
 
 
 def _root(square: Fraction) -> float:
-    """Return the square root: a whole root of at least 64 bits, rounded once."""
+    """Return the square root: an integer root of at least 64 bits, rounded once."""
     if square == 0:
         return 0.0
     bits = square.numerator.bit_length() - square.denominator.bit_length()

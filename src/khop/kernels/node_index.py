@@ -16,7 +16,7 @@ from khop.kernels.choice import Engine, engine
 
 
 class FirstSeen:
-    """Keys and their numbers 0, 1, 2, ... Reads the number of distinct keys on the host at each insertion."""
+    """Keys and their numbers 0, 1, 2, ... Each insertion synchronizes to read the number of distinct keys."""
 
     def __init__(self, device: torch.device) -> None:
         self._keys = torch.empty(0, dtype=torch.int64, device=device)
@@ -77,7 +77,7 @@ def node_index(num_nodes: int, device: torch.device) -> LocalIds:
 
 
 class NodeIndex:
-    """The nodes of one batch. Clear it and reuse it for the next batch: a warm index allocates nothing.
+    """The nodes of one batch. Clear and reuse it for the next batch to avoid allocations.
 
     Not thread-safe: use one per worker. Its table takes 4 bytes per node of a graph of up to 2^22 nodes. For
     larger graphs it takes 16 to 32 bytes per node of the largest batch so far.
@@ -85,7 +85,7 @@ class NodeIndex:
 
     def __init__(self, num_nodes: int) -> None:
         if num_nodes < 0:
-            raise ValueError(f"num_nodes {num_nodes}: a graph cannot have fewer than 0 nodes")
+            raise ValueError(f"num_nodes {num_nodes}: must be at least 0")
         self.core = _core.NodeIndex(num_nodes)  # for kernels that look up nodes
 
     def insert(self, ids: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class TorchNodeIndex:
 
 
 def insert_all(lookups: Sequence[tuple[LocalIds, Tensor]]) -> Sequence[Tensor]:
-    """Call `index.insert(ids)` for each pair in turn; on the CPU in one call, with views of one tensor."""
+    """Call `index.insert(ids)` for each pair in order; on the CPU in one call, with views of one tensor."""
     native = [(index, ids) for index, ids in lookups if isinstance(index, NodeIndex)]
     if len(native) < len(lookups):
         return [index.insert(ids) for index, ids in lookups]
@@ -181,13 +181,13 @@ class TorchTreeIndex:
 class TreeIndex:
     """The nodes of one batch of disjoint trees: a node may be in several trees, once in each.
 
-    Not thread-safe: use one per worker. A warm index allocates nothing. Its table takes 16 to 32 bytes per
-    pair of the largest batch so far; 4 bytes per possible pair if there are at most 2^22 of them.
+    Not thread-safe: use one per worker. Clear and reuse it to avoid allocations. Its table takes 16 to 32
+    bytes per pair of the largest batch so far; 4 bytes per possible pair if there are at most 2^22 of them.
     """
 
     def __init__(self, num_nodes: int) -> None:
         if num_nodes < 0:
-            raise ValueError(f"num_nodes {num_nodes}: a graph cannot have fewer than 0 nodes")
+            raise ValueError(f"num_nodes {num_nodes}: must be at least 0")
         self._core = _core.TreeIndex(num_nodes)
 
     def reset(self, num_trees: int) -> None:

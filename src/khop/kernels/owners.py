@@ -18,10 +18,10 @@ Drawn = tuple[Tensor, Tensor, Tensor | None]  # offsets, int64 (rows + 1); nodes
 
 @dataclass(frozen=True, eq=False)
 class ByOwner:
-    """Rows grouped by owner. Rows of one owner keep their order."""
+    """Rows grouped by owner. Rows of the same owner keep their order."""
 
     counts: tuple[int, ...]  # rows of each owner
-    order: Tensor | None  # int64 (rows): row positions owner by owner; None: rows are already in this order
+    order: Tensor | None  # int64 (rows): row positions in order of owner; None: already in this order
 
     @classmethod
     def of(cls, ids: Tensor, bounds: Sequence[int]) -> ByOwner:
@@ -48,10 +48,10 @@ class ByOwner:
         return [Positives(*of_owner, positives.time_column) for of_owner in rows]
 
     def joined(self, answers: Sequence[Tensor]) -> Tensor:
-        """Join the answers of all owners, one row per row asked: shape (rows, ...), in the original order."""
+        """Join the answers of all owners, one row per requested row (rows, ...), in the original order."""
         if len(answers) == 1:
             return answers[0]
-        # Write to pooled memory, straight to the final place: fresh pages cost more than the gather itself.
+        # Write directly to pooled memory: page faults of new memory cost more than the gather.
         out = pooled((sum(self.counts), *answers[0].shape[1:]), answers[0].dtype)
         if self.order is None:
             return torch.cat(list(answers), out=out)
@@ -71,7 +71,7 @@ class ByOwner:
 
 
 def first_outside(ids: Tensor, bounds: Sequence[int]) -> int:
-    """Return the position of the first id outside `bounds`, which no owner has, or -1."""
+    """Return the position of the first id outside `bounds`, or -1."""
     if not ids.numel():
         return -1
     low, high = (int(end) for end in ids.aminmax())
@@ -81,7 +81,7 @@ def first_outside(ids: Tensor, bounds: Sequence[int]) -> int:
 
 
 def owner_order(ids: Tensor, bounds: Sequence[int]) -> tuple[tuple[int, ...], Tensor | None]:
-    """Return the number of `ids` of each owner, and the rows owner by owner; None if already in this order.
+    """Return the number of `ids` of each owner, and the rows ordered by owner; None if already ordered.
 
     Owner q has the ids from bounds[q] up to bounds[q + 1]; `bounds` ascend, and every id has an owner.
     """
@@ -103,7 +103,7 @@ def owner_order_reference(ids: Tensor, bounds: Sequence[int]) -> tuple[tuple[int
 def join_drawn(drawn: Sequence[Drawn], order: Tensor | None) -> Drawn:
     """Join the owners' draws, one piece per owner, into one draw of all rows. `order` is from `owner_order`.
 
-    Nodes are 64-bit if an owner's are. Edges are present if every owner has them.
+    Nodes are 64-bit if those of any owner are. Edges are present if every owner has them.
     """
     if drawn[0][1].device.type != "cpu":
         return join_drawn_reference(drawn, order)
@@ -142,11 +142,11 @@ def join_drawn_reference(drawn: Sequence[Drawn], order: Tensor | None) -> Drawn:
 def remote_rows(
     ids: Tensor, first: int, end: int, *, slots: Tensor | None = None, kept: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Return the place of each row of `ids` (int64, none negative), and the ids of the rows to request.
+    """Return the position of each row of `ids` (int64, nonnegative), and the ids of the rows to request.
 
     Rows of ids in [first, end) are local. Of the others, `kept` rows are cached, each at its slot in
-    `slots`; -1: not cached. The ids to request ascend without duplicates. Places count the local, then the
-    cached, then the requested rows.
+    `slots`; -1: not cached. The ids to request ascend without duplicates. Positions count the local, then
+    the cached, then the requested rows.
     """
     if ids.device.type != "cpu":
         return remote_rows_reference(ids, first, end, slots=slots, kept=kept)
@@ -168,21 +168,20 @@ def remote_rows_reference(
 
 @dataclass(frozen=True, eq=False)
 class PeerSlots:
-    """Ids sorted into slots by owner, and the place of each row. All tensors are on the device of the ids."""
+    """Ids sorted into slots by owner, and the position of each row. All tensors are on the ids' device."""
 
     asked: Tensor  # int64 (owners, capacity): distinct ids ascending, counted from the owner's first; then 0
-    counts: Tensor  # int64 (owners): distinct ids of each owner, with a slot or without; 0 for this rank
-    is_own: Tensor  # bool (ids): the row is stored here
-    places: Tensor  # int64 (ids): of own rows the position here, of others the slot owner * capacity + number
+    counts: Tensor  # int64 (owners): distinct ids of each owner, with or without a slot; 0 for this rank
+    is_own: Tensor  # bool (ids): this rank stores the row
+    places: Tensor  # int64 (ids): local rows: their position; others: slot owner * capacity + number
 
 
 def peer_slots(ids: Tensor, bounds: Tensor, firsts: Tensor, own: int, capacity: int) -> PeerSlots:
-    """Assign the distinct ids of each owner but this rank to its `capacity` slots, in ascending order.
+    """Assign the distinct ids of each owner except this rank to its `capacity` slots, in ascending order.
 
-    `ids` are int64 (n). `bounds` are int64 (owners + 1), on the device: owner q is asked for the ids from
-    bounds[q] up to bounds[q + 1]. `firsts` are int64 (owners), the first id that each owner stores. An id
-    that has no slot left gets the last one: then some count exceeds the capacity. Nothing waits for the
-    device.
+    `ids` are int64 (n). `bounds` are int64 (owners + 1), on the device: owner q has the ids from bounds[q] up
+    to bounds[q + 1]. `firsts` are int64 (owners), the first id that each owner stores. Ids beyond the
+    capacity get the last slot; a count then exceeds the capacity. Does not synchronize with the device.
     """
     sorted_ids, order = ids.sort()
     is_first = torch.ones_like(sorted_ids)
@@ -215,8 +214,8 @@ _NONE = 255
 class IdSlots:
     """Slots 0, 1, 2, ... of ascending ids in [0, count). Threads may share it.
 
-    A lookup reads one byte and one number per id, in any order. The table takes one byte for every id, used
-    or not, and eight for every 128 of them.
+    A lookup reads one byte and one integer per id. The table takes one byte for every id in [0, count), and
+    eight for every 128 of them.
     """
 
     places: Tensor  # uint8 (count): the slot of an id within its block
@@ -224,10 +223,10 @@ class IdSlots:
 
     @classmethod
     def of(cls, ids: Tensor, count: int) -> IdSlots:
-        """Build the slots of `ids`, int64, ascending, each once; ValueError for ids outside [0, count)."""
+        """Build the slots of `ids`, int64, ascending and distinct; ValueError for ids outside [0, count)."""
         check_ids(ids, count, "kept")
         if bool((ids.diff() <= 0).any()):
-            raise ValueError("kept ids must ascend, each once; pass ids.unique()")
+            raise ValueError("kept ids must be ascending and distinct; pass ids.unique()")
         blocks = ids // _BLOCK
         per_block = torch.bincount(blocks, minlength=-(-count // _BLOCK))
         first_slots = per_block.cumsum(0) - per_block

@@ -3,7 +3,7 @@
 docs/randomness.md specifies the bits. Words are unsigned 32-bit numbers stored in int64.
 
 `permutation_slice(key, count, start, stop)` returns entries [start, stop) of a keyed permutation of [0,
-count), int64, for shuffling. It is a pure function. Time and memory depend on the slice alone, so every rank
+count), int64, for shuffling. It is a pure function. Time and memory depend only on the slice, so every rank
 computes its share.
 """
 
@@ -54,7 +54,7 @@ def multiply_words(a: Tensor, b: Tensor | int) -> tuple[Tensor, Tensor]:
 
 
 def reduce_words(words: Tensor, bound: Tensor) -> Tensor:
-    """Reduce words to [0, bound): the high word of the product, for bounds below 2^32."""
+    """Reduce words to [0, bound), for bounds below 2^32: the high word of the product."""
     return multiply_words(words, bound)[0]
 
 
@@ -70,7 +70,7 @@ def reduce_wide(low: Tensor, high: Tensor, bound: Tensor) -> Tensor:
 
 
 def mix64_reference(values: Tensor) -> Tensor:
-    """`khop.draw.mix64` for 64-bit patterns in int64; products wrap as they should."""
+    """`khop.draw.mix64` for 64-bit patterns in int64; products wrap as required."""
     values = values + signed(0x9E3779B97F4A7C15)
     values = (values ^ _shifted(values, 30)) * signed(0xBF58476D1CE4E5B9)
     values = (values ^ _shifted(values, 27)) * signed(0x94D049BB133111EB)
@@ -100,8 +100,8 @@ def mixed(words: Tensor) -> Tensor:
 class SourceNumbers:
     """Random numbers of source nodes as sort keys of their edges, specified in docs/randomness.md.
 
-    With a period above 1, a node keeps its number for `period` steps: it has that of its generation, and
-    some nodes are in the next generation already.
+    With a period above 1, a node keeps its number for `period` steps, a generation. Generations of nodes
+    start at different steps.
     """
 
     base: int  # of the generation of most nodes

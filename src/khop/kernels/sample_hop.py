@@ -17,7 +17,7 @@ from khop.kernels.draw_request import DrawRequest, Kernel
 
 
 def sample_hop(requests: Sequence[DrawRequest], *, edge_ids: bool, threads: int = 1) -> list[Neighbors]:
-    """Carry out draws: up to `fanout` in-edges (-1: all) of every row.
+    """Execute draws: up to `fanout` in-edges (-1: all) of every row.
 
     ValueError if row pointers or sources do not fit the graph; for a single draw it names the damaged row
     and its file.
@@ -26,13 +26,13 @@ def sample_hop(requests: Sequence[DrawRequest], *, edge_ids: bool, threads: int 
     rows, the device, the number of threads or the processor. A row with at most `fanout` edges is returned
     whole, in row order. An edge of weight zero is never drawn, so a row may give fewer edges than both its
     degree and the fanout. Results of kernels are views of a few tensors, which are allocated and freed
-    together: twelve edge types cost Python little more than one. Kernels run without the GIL.
+    together, so that the Python cost hardly depends on the number of edge types. Kernels run without the GIL.
     """
     for request in requests:
         _check(request)
     if any(request.weigh is not None or request.times is not None for request in requests):
         return _with_values(requests, edge_ids, threads)
-    # The core finds the ranges of time limits when it draws; all others get them with the request.
+    # The core finds the ranges of time limits when it draws; other engines get them with the request.
     requests = [request if _is_native(request) else request.resolved() for request in requests]
     by = [_engine(request) for request in requests]
     native = [request for request, of in zip(requests, by, strict=True) if of is Engine.NATIVE]
@@ -83,7 +83,7 @@ def _is_native(request: DrawRequest) -> bool:
 
 
 def _engine(request: DrawRequest) -> Engine:
-    """Return the engine of a draw: torch for rules without a kernel, and for fanouts too large for Triton."""
+    """Return the engine of a draw: torch for rules without a kernel and fanouts too large for Triton."""
     if request.kernel is None:
         return Engine.TORCH
     of_device = engine(request.csc.indptr.device)
@@ -123,7 +123,7 @@ def _as_core(request: DrawRequest, rows: dict[int, _core.Rows], threads: int) ->
     """Return a draw in the core's form. `rows` holds earlier draws' rows, by their tensor of nodes."""
     of_draw, kernel = request.rows, request.kernel
     assert kernel is not None  # the core has no other draws
-    # Original ids and trees belong to the nodes: draws that share nodes share both.
+    # Original ids and trees depend only on the nodes: draws that share nodes share both.
     known = rows.get(id(of_draw.nodes))
     if known is None:
         known = rows[id(of_draw.nodes)] = _core.Rows(

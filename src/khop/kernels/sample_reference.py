@@ -66,7 +66,7 @@ def _repeated(words: Tensor, degree: Tensor, fanout: int) -> Tensor:
 
 
 def _distinct(words: Tensor, degree: Tensor, fanout: int) -> Tensor:
-    """Floyd: slot j draws from the first d - k + j + 1 entries; if that is taken, the last one is free."""
+    """Floyd's algorithm: slot j draws from the first d - k + j + 1 entries, or takes the last on a repeat."""
     picks = degree.new_full((degree.numel(), fanout), -1)
     for slot in range(fanout):
         last = degree - fanout + slot
@@ -81,7 +81,7 @@ MOST_REPEATS = 64  # of a row; then the remaining edges are drawn from exactly
 
 def sample_weighted_reference(request: DrawRequest) -> Neighbors:
     """Draw by weight as `sample_hop` does, in plain torch, on any device."""
-    assert request.sums is not None  # given to draws by weight
+    assert request.sums is not None  # draws by weight have them
     csc, sums = request.csc, request.sums.values
     hop_rows, fanout = request.rows, request.fanout
     begin, end = hop_rows.bounds(csc)
@@ -118,7 +118,7 @@ def row_shares(csc: Csc, sums: Tensor) -> Tensor:
 
 def shares_of_edges(request: DrawRequest, edges: Tensor, offsets: Tensor) -> Tensor:
     """Return each drawn edge's share of the weight of all edges that its row may draw, float64 (edges)."""
-    assert request.sums is not None  # given to draws by weight
+    assert request.sums is not None  # draws by weight have them
     begin, end = request.rows.bounds(request.csc)
     rows = torch.repeat_interleave(offsets.diff(), output_size=edges.numel())
     first = request.csc.indptr[request.rows.nodes]
@@ -215,7 +215,7 @@ def _sum_of(weights: _Weights, picks: Tensor) -> Tensor:
 
 
 def _edge_of_the_rest(weights: _Weights, picks: Tensor, height: Tensor) -> Tensor:
-    """Return the edge at a height among unpicked edges: each pick that begins at or below it lifts it."""
+    """Return the edge at a height among unpicked edges; each pick that begins at or below it raises it."""
     base = weights.before(weights.begin)
     ordered = torch.where(picks < 0, torch.iinfo(torch.int64).max, picks).sort(dim=1).values
     for column in ordered.unbind(1):
@@ -247,7 +247,7 @@ def _keys(request: DrawRequest, rows: Tensor, edges: Tensor) -> tuple[Tensor, ..
     """Return int64 (edges) to sort by within rows, the most significant first."""
     order = request.order
     if not isinstance(order, SourceNumbers):
-        assert order is not None  # given to draws by keys
+        assert order is not None  # draws by keys have it
         return (order[edges],)
     ids = request.csc.indices[edges] if request.source_ids is None else request.source_ids[edges]
     ids = ids.long()
@@ -267,7 +267,7 @@ def _occurrences(rows: Tensor, ids: Tensor) -> Tensor:
 
 
 def _sorted_by(*keys: Tensor) -> Tensor:
-    """Return positions sorted by keys, the most significant first; equal ones keep their order."""
+    """Return positions sorted by keys, the most significant first; equal keys keep their order."""
     ordered = torch.arange(keys[0].numel(), device=keys[0].device)
     for key in reversed(keys):
         ordered = ordered[key[ordered].argsort(stable=True)]

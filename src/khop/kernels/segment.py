@@ -1,11 +1,12 @@
 """Sums, means and maxima of source rows over the in-edges of each destination, and rows at the ends of edges.
 
-No message is materialized, forward or backward: the gradient runs over the transposed edges, so one thread
-sums each source row, in edge order. The bits depend neither on the number of threads, which is torch's
-setting, nor on the machine's instruction set.
+Messages are not materialized, forward or backward: the gradient iterates over the transposed edges, so one
+thread sums each source row, in edge order. Results are bit-identical for any number of threads (torch's
+setting) and any instruction set.
 
 On a device, a batch of static shape has more `indices` than edges: entries after `indptr[-1]` are arbitrary
-and belong to no row. They get an arbitrary row, and add nothing to a gradient. The host reads no value.
+and outside of all rows. They get an arbitrary row, and do not contribute to gradients. The host does not read
+values.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Sum `x[indices[indptr[i]:indptr[i + 1]]]` into row i, in edge order; 0 where there is no edge.
+    """Sum `x[indices[indptr[i]:indptr[i + 1]]]` into row i, in edge order; 0 for rows without edges.
 
     x is (sources, width), float32, float64, or bfloat16 and float16, which are summed in float32.
-    Differentiable once, with respect to x. If x needs no gradient, nothing is kept for the backward pass.
+    Differentiable once, with respect to x. If x does not need a gradient, nothing is saved for the backward
+    pass.
     """
     if has_torch_function_unary(x):
         return _by_rows(segment_sum, x, indptr, indices)
@@ -38,7 +40,7 @@ def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 
 def segment_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Divide `segment_sum` by the row's number of edges; 0 where there is none."""
+    """Divide `segment_sum` by the row's number of edges; 0 for rows without edges."""
     if has_torch_function_unary(x):
         return _by_rows(segment_mean, x, indptr, indices)
     return _segment_linear(x, indptr, indices, _MEAN)
@@ -47,7 +49,7 @@ def segment_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first rows of x, one for each row of the segments, and `segment_mean`.
 
-    Destinations of a block are the first of its sources, so both gradients are added up in one buffer.
+    Destinations of a block are its first sources, so both gradients are summed in one buffer.
     """
     if has_torch_function_unary(x):
         own, mean = handle_torch_function(prefix_and_mean, (x,), x, indptr, indices)
@@ -60,10 +62,10 @@ def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor,
 
 
 def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Take the largest value of each column; 0 where there is no edge, NaN where a value is NaN.
+    """Take the largest value of each column; 0 for rows without edges, NaN if a value is NaN.
 
     Arguments and derivatives are as for `segment_sum`. The gradient goes to the source of the largest value;
-    of equal ones, to the source of the first edge.
+    for equal values, to that of the first edge.
     """
     check_segment(x, indptr, indices)
     if not has_kernels(x, indptr):
@@ -97,7 +99,7 @@ def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 
 def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
-    """Turn the edges around: row s lists, in edge order, the rows that contain s. All int32, and valid."""
+    """Transpose the edges: row s lists, in edge order, the rows that contain s. All int32 and valid."""
     by = engine(indices.device)
     if by is Engine.TRITON:
         from khop.kernels.triton.transpose import transpose as by_triton
@@ -113,7 +115,7 @@ def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
 def transpose_reference(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
     """The same as `transpose` in plain torch, on any device, without a host read.
 
-    `indices` may be more than the edges of `indptr`; the rest is in no row of the result.
+    `indices` may be longer than the edges of `indptr`; the rest is not in the result.
     """
     positions = torch.arange(indices.numel(), device=indices.device)
     rows = torch.searchsorted(indptr[1:], positions, right=True, out_int32=True)
@@ -259,7 +261,7 @@ _apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
 
 
 def _by_rows(operation: Callable[..., Tensor], x: Tensor, *operands: Tensor) -> Tensor:
-    """Let rows compute an operation in their own way: see `khop.kernels.lazy_rows`."""
+    """Dispatch an operation to lazy rows: see `khop.kernels.lazy_rows`."""
     result: Tensor = handle_torch_function(operation, (x,), x, *operands)
     return result
 
@@ -272,7 +274,7 @@ def _segment_linear(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Line
 
 
 def has_kernels(x: Tensor, indptr: Tensor) -> bool:
-    """Return true if kernels can compute it: ids of sources and, transposed, of rows are 32-bit there."""
+    """Return True if kernels can compute it: ids of sources and, transposed, of rows must be 32-bit."""
     ids = max(x.shape[0], indptr.numel() - 1)
     return engine(x.device) is not Engine.TORCH and index_dtype(ids) == torch.int32
 
@@ -280,12 +282,12 @@ def has_kernels(x: Tensor, indptr: Tensor) -> bool:
 def check_segment(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
     """Raise ValueError for operands that do not fit; contents are checked only on the CPU.
 
-    Reading them from a device would wait for all queued work. The native core checks int32 ids itself.
+    Reading them from a device would synchronize. The native core checks int32 ids itself.
     """
     if x.dim() != 2 or x.dtype not in DTYPES:
         raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: must be (sources, width), of one of {DTYPES}")
     if x.device != indices.device:
-        raise ValueError(f"x is on {x.device}, indices are on {indices.device}: move one of them")
+        raise ValueError(f"x is on {x.device}, but indices are on {indices.device}: move one of them")
     is_indptr = (indptr.dim(), indptr.dtype, indptr.device) == (1, torch.int64, x.device) and indptr.numel()
     is_indices = indices.dim() == 1 and indices.dtype in INDEX_DTYPES
     if is_indptr and is_indices and engine(x.device) is not Engine.NATIVE:
@@ -302,32 +304,32 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def edge_rows(indptr: Tensor, num_edges: int) -> Tensor:
-    """Return the row of each edge, int32 (num_edges); the number of rows for entries behind the last edge.
+    """Return the row of each edge, int32 (num_edges); the number of rows for entries after the last edge.
 
     `num_edges` is the number of indices. On the CPU, `indptr` must end with it.
     """
     if engine(indptr.device) is not Engine.NATIVE:
         return searched_rows(indptr, num_edges)
-    # A search per edge costs ten times as much as a pass over the rows.
+    # A search per edge takes ten times as long as a pass over the rows.
     rows = torch.arange(indptr.numel() - 1, dtype=torch.int32, device=indptr.device)
     return torch.repeat_interleave(rows, indptr.diff(), output_size=num_edges)
 
 
 def searched_rows(indptr: Tensor, num_edges: int) -> Tensor:
-    """Return `edge_rows` by a search per edge, on any device with entries behind the last edge."""
+    """Return `edge_rows` by a search per edge, on any device with entries after the last edge."""
     places = torch.arange(num_edges, device=indptr.device)
     return torch.searchsorted(indptr[1:], places, right=True, out_int32=True)
 
 
 def edges_of_sources(edges: Csc, num_sources: int) -> Csc:
-    """Return the positions of each source's edges, in edge order; any number behind the last edge."""
-    # Each edge as a row of its own: turned around, it lists the positions of each source's edges.
+    """Return the positions of each source's edges, in edge order; arbitrary after the last edge."""
+    # Each edge as a separate row: the transpose lists the positions of each source's edges.
     positions = torch.arange(edges.num_edges + 1, device=edges.indices.device).clamp_(max=edges.indptr[-1])
     return transpose(positions, edges.indices, num_sources)
 
 
 def rows_of_destinations(rows: Tensor, indptr: Tensor, num_edges: int) -> Tensor:
-    """Repeat each destination's row for its edges: (num_edges, width); any row behind the last edge.
+    """Repeat each destination's row for its edges: (num_edges, width); an arbitrary row after the last edge.
 
     Rows are (destinations, width). Differentiable once.
     """
@@ -339,7 +341,7 @@ def rows_of_destinations(rows: Tensor, indptr: Tensor, num_edges: int) -> Tensor
 
 
 def rows_of_sources(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Return the row of each edge's source: (edges, width); any row behind the last edge.
+    """Return the row of each edge's source: (edges, width); an arbitrary row after the last edge.
 
     x is (sources, width). Differentiable once.
     """
@@ -351,7 +353,7 @@ def rows_of_sources(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 
 def _clamped(numbers: Tensor, rows: Tensor) -> Tensor:
-    """Clamp row numbers to the rows of `rows`: entries behind the last edge may hold any number."""
+    """Clamp row numbers to the rows of `rows`: entries after the last edge are arbitrary."""
     return numbers.clamp(0, max(rows.shape[0] - 1, 0))
 
 
@@ -362,7 +364,7 @@ class _EdgeRowsContext(FunctionCtx):
 
 
 class _RowsOfDestinations(torch.autograd.Function):
-    """The gradient of a row is summed over its edges in their order; `index_select` may take any order."""
+    """The gradient of a row is summed over its edges in order, unlike that of `index_select`."""
 
     @staticmethod
     def forward(ctx: _EdgeRowsContext, rows: Tensor, indptr: Tensor, num_edges: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Attention over the in-edges of each destination: additive scores (GAT), softmax, and dot products by head.
 
-No row per edge is materialized, forward or backward. The bits depend neither on the number of threads, which
-is torch's setting, nor on the machine's instruction set.
+Rows per edge are not materialized, forward or backward. Results are bit-identical for any number of threads
+(torch's setting) and any instruction set.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
 
     scores are (edges) or (edges, heads), each head separately, in CSC order: row i has edges
     `indptr[i]:indptr[i + 1]`. float32, float64, or bfloat16 and float16, which are computed in float32.
-    Differentiable once. The bits depend neither on the number of threads, which is torch's setting, nor on
-    the machine's instruction set.
+    Differentiable once. Results are bit-identical for any number of threads (torch's setting) and any
+    instruction set.
     """
     if scores.dim() not in (1, 2) or scores.dtype not in DTYPES:
         raise ValueError(
@@ -50,9 +50,9 @@ def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
             f"of one of {DTYPES}"
         )
     if scores.device != indptr.device:
-        raise ValueError(f"scores are on {scores.device}, indptr is on {indptr.device}: move one of them")
+        raise ValueError(f"scores are on {scores.device}, but indptr is on {indptr.device}: move one of them")
     by = engine(scores.device)
-    if by is Engine.NATIVE:  # reading offsets from a device would wait for all queued work
+    if by is Engine.NATIVE:  # reading offsets from a device would synchronize
         check_offsets(indptr, scores.shape[0])
     if by is Engine.TORCH:
         return segment_softmax_reference(scores, indptr)
@@ -141,7 +141,7 @@ def segment_attention(
 def segment_attention_reference(
     values: Tensor, sources: Tensor, rows: Tensor | None, indptr: Tensor, indices: Tensor, slope: float
 ) -> Tensor:
-    """The same as `segment_attention`, composed of its steps, on any device."""
+    """The same as `segment_attention`, in separate steps, on any device."""
     weights = segment_softmax(_scores(sources, rows, indptr, indices, slope), indptr)
     return segment_weighted_sum(values, weights, indptr, indices)
 
@@ -204,7 +204,7 @@ def segment_dot(x: Tensor, rows: Tensor, heads: int, indptr: Tensor, indices: Te
     """Multiply `x[indices[e]]` with `rows[i]` for each edge e of row i, head by head: (edges, heads).
 
     x is (sources, width), rows are (rows, width) of the same dtype: float32, float64, or bfloat16 and float16
-    (summed in float32, which the result is). The heads share the columns evenly, in order. Differentiable
+    (the sum and the result are float32). The heads share the columns evenly, in order. Differentiable
     once, with respect to both.
     """
     check_segment(x, indptr, indices)

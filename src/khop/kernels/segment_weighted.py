@@ -1,7 +1,7 @@
 """Weighted sums of source rows over the in-edges of each destination, by head or by basis.
 
-No message is materialized, forward or backward. Every number is summed by one thread in a fixed order, so the
-bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.
+Messages are not materialized, forward or backward. One thread sums each element in a fixed order, so results
+are bit-identical for any number of threads (torch's setting) and any instruction set.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from khop.kernels.segment import accumulator, check_segment, edge_rows, edges_of
 
 
 def segment_weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Sum `weights[e] * x[indices[e]]` over the edges e of each row, in edge order; 0 where there is no edge.
+    """Sum `weights[e] * x[indices[e]]` over the edges e of each row, in edge order; 0 for rows without edges.
 
     x is (sources, width), float32, float64, or bfloat16 and float16, which are summed in float32. weights are
     (edges), or (edges, heads): the heads share the columns of x evenly, in order. Differentiable once, with
-    respect to x and weights; nothing is computed for an operand that needs no gradient.
+    respect to x and weights; gradients are computed only for operands that require them.
     """
     check_segment(x, indptr, indices)
     if weights.dim() not in (1, 2) or weights.shape[0] != indices.numel() or weights.device != x.device:
@@ -84,8 +84,9 @@ def gradient_of_sources(gradient: Tensor, weights: Tensor, edges: Csc, num_sourc
 
 
 def turned_edges(edges: Csc, num_sources: int) -> tuple[Csc, Tensor]:
-    """Turn the edges around: each source's rows in edge order, and the position of each of these edges."""
-    # Entries behind the last edge, which a device may have, are in no row; their places hold any number.
+    """Transpose the edges: each source's rows in edge order, and the position of each of these edges."""
+    # Entries after the last edge, which a device may have, are outside of all rows; their positions are
+    # arbitrary.
     turned = edges_of_sources(edges, num_sources)
     order = turned.indices.long().clamp_(0, max(edges.num_edges - 1, 0))
     rows = edge_rows(edges.indptr, edges.num_edges)
@@ -126,7 +127,7 @@ _DTYPES = (torch.float32, torch.float64)
 def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """Sum `weights[e, b] * x[indices[e]]` over the edges e of each row into (rows, bases * width).
 
-    The columns of a row are those of basis 0, then those of basis 1, and so on; 0 where there is no edge. x
+    The columns of a row are those of basis 0, then those of basis 1, and so on; 0 for rows without edges. x
     is (sources, width), weights are (edges, bases); bfloat16 and float16 are summed in float32.
     Differentiable once, with respect to x and weights.
     """
@@ -137,7 +138,7 @@ def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor)
     if has_torch_function_unary(x):
         result: Tensor = handle_torch_function(segment_mixture, (x,), x, weights, indptr, indices)
         return result
-    if engine(x.device) is Engine.TRITON:  # each number is summed in the order of the edges there too
+    if engine(x.device) is Engine.TRITON:  # it also sums in edge order
         columns = weights.unbind(1)
         return torch.cat([segment_weighted_sum(x, one, indptr, indices) for one in columns], dim=1)
     if x.dtype != weights.dtype:  # bfloat16 and float16
@@ -162,7 +163,7 @@ def merge_edges(
     """Join the edges of several types by destination, and return the number of each edge's type, int32.
 
     Sources of type i are rows `firsts[i]`, `firsts[i]` + 1, ... of all `num_sources`. Edges of a row are in
-    the order of types, then as they were. int32 indices, on the CPU.
+    the order of types, then in their previous order. int32 indices, on the CPU.
     """
     count = sum(each.num_edges for each in edges)
     joined = Csc(

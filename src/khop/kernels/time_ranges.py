@@ -25,12 +25,12 @@ def time_ranges(
     own: EdgeTimes | None = None,
     threads: int = 1,
 ) -> Tensor:
-    """Return begin and end of each frontier row's edges with allowed times, int64 (2 n), row after row.
+    """Return begin and end of each frontier row's edges with allowed times, int64 (2 n), row by row.
 
     A row's entry of `until` limits it: to times up to it or, with a window (before, after), to times from
     `until - before` to `until + after`. `most` keeps the last `most` of these edges (-1: all). Both ends of
-    every range are checked against the graph's own times, `own` (None: the values of `times`), so that
-    damage of derived data gives no other range. Takes the logarithm of a row's length, without the GIL.
+    every range are checked against the graph's times, `own` (None: the values of `times`), so that damaged
+    derived data cannot change a range. Takes logarithmic time in a row's length, without the GIL.
     """
     own = EdgeTimes(times.values) if own is None else own
     times.check("times", csc)
@@ -89,7 +89,7 @@ def time_ranges_reference(
 
 
 def first_above(values: Tensor, begin: Tensor, end: Tensor, bound: Tensor) -> Tensor:
-    """Return the first position above `bound` in each range [begin, end) of values that never fall."""
+    """Return the first position above `bound` in each range [begin, end) of nondecreasing values."""
     low, high = begin.clone(), end.clone()
     while bool((low < high).any()):
         middle = (low + high) // 2

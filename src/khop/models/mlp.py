@@ -22,7 +22,7 @@ from khop.schema import EdgeType, NodeType, Type
 class MlpOptions(StackOptions):
     """Options of a multilayer perceptron, as a run sets them."""
 
-    concat: Annotated[str, Default("the input column alone")] = ""
+    concat: Annotated[str, Default("only the input column")] = ""
     """Node columns appended to the input column, separated by commas, such as x_1,x_2,x_3"""
 
     @property

@@ -401,7 +401,7 @@ class AdamOptions:
     beta2: _Share = 0.999
     """Decay of the mean of squared gradients"""
     eps: _Least = 1e-8
-    """Number added to the divisor"""
+    """Number added to the denominator"""
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ class RmspropOptions:
     alpha: _Share = 0.99
     """Decay of the mean of squared gradients"""
     eps: _Least = 1e-8
-    """Number added to the divisor"""
+    """Number added to the denominator"""
     momentum: _Share = 0.0
     """Momentum"""
     centered: bool = False
@@ -447,7 +447,7 @@ class AdagradOptions:
     initial_accumulator_value: _Least = 0.0
     """Initial sum of squared gradients"""
     eps: _Least = 1e-10
-    """Number added to the divisor"""
+    """Number added to the denominator"""
 
 
 class _Kind:

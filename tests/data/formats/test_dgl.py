@@ -41,19 +41,19 @@ def test_features_labels_masks_and_ids(tmp_path: Path) -> None:
     [
         ("edges.csv", "src_id,dst_id\n10,99\n", "column dst_id, row 2: no 'user' node has the id 99; add it"),
         ("edges.csv", "from,dst_id\n10,20\n", "has no column 'src_id', but from, dst_id"),
-        ("nodes.csv", "node_id,graph_id\n10,0\n20,1\n30,1\n", "holds 2 graphs"),
-        ("nodes.csv", 'node_id,feat\n10,"1,2"\n20,"1"\n30,"1,2"\n', "row 3: '1' is no list of 2 numbers"),
+        ("nodes.csv", "node_id,graph_id\n10,0\n20,1\n30,1\n", "has 2 graphs"),
+        ("nodes.csv", 'node_id,feat\n10,"1,2"\n20,"1"\n30,"1,2"\n', "row 3: '1' is not a list of 2 numbers"),
         (
             "nodes.csv",
             "node_id,label\n10,1\n10,2\n20,1\n30,1\n",
-            "column node_id, row 3: a node before has the id '10'",
+            "column node_id, row 3: an earlier node has the id '10'",
         ),
         (
             "nodes.csv",
             "node_id,train_mask\n10,True\n20,maybe\n",
             "column train_mask, row 3: 'maybe' is neither true",
         ),
-        ("nodes.csv", "node_id,x,x\n10,1,2\n", "column 'x' is there twice"),
+        ("nodes.csv", "node_id,x,x\n10,1,2\n", "column 'x' occurs twice"),
         ("meta.yaml", "dataset_name: x\n", "node_data is missing; add it"),
         ("meta.yaml", "- 1\n", "the file is .*: must be a table"),
         ("meta.yaml", "#" * (2 << 20), "has 2,097,152 bytes"),
@@ -116,14 +116,14 @@ def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
     assert said[0] == "3 user, 3 item; 2 user follow user, 2 user like item"
     notes = [note.replace(f"{tmp_path / 'set'}/", "") for note in said[1:]]
     assert notes == [
-        "users.csv, column full name: text is left out",
+        "users.csv, column full name: text is omitted",
         "users.csv, column label: classes are bad, good, in this order",
         "users.csv, column label: 1 of 3 have no value; they are -1, unknown",
         "users.csv, column age: 1 of 3 have no value; they are NaN",
         "users.csv, column _score: is column 'score'",
         "items.csv, column label: 1 of 3 have no value; they are -1, unknown",
         "follow.csv, column weight: 1 of 2 have no value; they are 0, and 1 in weight_missing",
-        "like.csv, column kind: text is left out",
+        "like.csv, column kind: text is omitted",
     ]
     users = graph.columns["user"]
     assert users["label"].tolist() == [1, 0, -1]

@@ -78,7 +78,7 @@ def test_the_publishers_checksum_decides(served: Path, tmp_path: Path) -> None:
 def test_an_error_of_the_server_names_the_way_out(served: Path, tmp_path: Path) -> None:
     with (
         FileServer(served) as server,
-        pytest.raises(ValueError, match="answers 404 .* give its folder by --root"),
+        pytest.raises(ValueError, match="returned 404 .* give its folder by --root"),
     ):
         download(f"{server.url}/other.zip", tmp_path / "other.zip")
     with pytest.raises(ValueError, match="only http and https addresses"):

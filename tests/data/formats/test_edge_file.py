@@ -64,7 +64,7 @@ def test_what_networkx_writes(kind: type[networkx.Graph], suffix: str, tmp_path:
     WRITERS[suffix](graph, path)
     found, said = imported(path)
     assert said[0].startswith("3 node; 2 node to node")
-    assert any("attribute 'club' of nodes is left out: it has text" in note for note in said)
+    assert any("attribute 'club' of nodes is omitted: it has text" in note for note in said)
     assert edges_of(found) == [(0, 1), (1, 2)]
     assert found.columns["node"]["age"].tolist() == [31, 45, 27]
     assert found.columns[EDGE]["weight"].tolist() == [0.5, 1.5]
@@ -144,7 +144,7 @@ def test_defaults_booleans_and_large_numbers(tmp_path: Path) -> None:
             "<node id='a'/>" + "<edge id='1' source='a' target='a'/>" * 2,
             "1 edges have the id of another edge",
         ),
-        ("</graph>", "line 1: .* is not what the format has here; correct the line"),
+        ("</graph>", "line 1: .* is not valid in the format; correct the line"),
         ('<node id="1"/>\n<node/>', "line 2: the node has no id; add it"),
         ('<node id="1"/><!--\n\n--><edge source="1"/>', "line 3: the edge has no target; add it"),
     ],
@@ -158,7 +158,7 @@ def test_other_graphml_is_refused(body: str, sentence: str, tmp_path: Path) -> N
     ("data", "sentence"),
     [
         ("<data>1</data>", "line 4: it has data of the key None, which is not declared; declare it"),
-        ('<data key="k"> </data>', "line 4: the value ' ' in .* is not what the format has here"),
+        ('<data key="k"> </data>', "line 4: the value ' ' in .* is not valid in the format"),
     ],
 )
 def test_data_are_named_by_the_line_of_their_element(data: str, sentence: str, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_arcs_beside_edges(tmp_path: Path) -> None:
     (tmp_path / "a.net").write_text(PAJEK + "*Arcs\n1 2 0.5\n*Edges\n2 3 2\n")
     found, said = imported(tmp_path / "a.net")
     assert edges_of(found) == [(0, 1), (1, 2), (2, 1)]
-    assert said[1:] == ["1 edges stand beside arcs: each is two arcs"]
+    assert said[1:] == ["the file has arcs and 1 edges: each edge is two arcs"]
     (tmp_path / "b.net").write_text(PAJEK + "*Arcs\n*Edges\n2 3 2\n")
     assert imported(tmp_path / "b.net")[0].schema.reverse(EDGE) == BACK
 
@@ -278,7 +278,7 @@ def test_vertices_without_names_have_their_numbers(tmp_path: Path) -> None:
     found, said = imported(tmp_path / "a.net")
     assert edges_of(found) == [(0, 1), (1, 2), (3, 0)]
     assert "3 vertices have no name: their ids are their numbers" in said
-    assert "times in brackets are left out" in said
+    assert "times in brackets are omitted" in said
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_weights_of_matrices_are_those_of_the_file(tmp_path: Path) -> None:
     assert imported(tmp_path / "a.mtx")[0].columns[EDGE]["weight"].tolist() == [16777217, 1]
     (tmp_path / "b.mtx").write_text(head.format("real", "nan"))
     with pytest.raises(
-        ValueError, match="b.mtx: the entry of row 1 and column 2 is no finite number; correct"
+        ValueError, match="b.mtx: the entry of row 1 and column 2 is not a finite number; correct"
     ):
         imported(tmp_path / "b.mtx")
 
@@ -338,7 +338,7 @@ def test_weights_of_matrices_are_those_of_the_file(tmp_path: Path) -> None:
 def test_other_matrices_are_refused(first: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"%%MatrixMarket {first}")
     with pytest.raises(
-        ValueError, match="MatrixMarket file is cut off|give a square sparse one|is no entry of a matrix"
+        ValueError, match="MatrixMarket file is cut off|give a square sparse one|is not an entry of a matrix"
     ):
         imported(tmp_path / "a.txt")
 
@@ -508,7 +508,7 @@ def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
     }  # fmt: skip
     assert found.notes == [
         "attribute 'weight': 2 of 3 edges have no number; they get 1",
-        "attribute 'note' of edges is left out: it has text",
+        "attribute 'note' of edges is omitted: it has text",
         "attribute 'size': 2 of 3 edges have no number; they get 0, and 1 in size_missing",
     ]
 
@@ -520,7 +520,7 @@ def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
         ("1 2 3 4 5\n", "line 1: has 5 fields"),
         ("", "has no edges"),
         ("# a\n", "has no edges"),
-        ("1 2\n# a\n\n3\n", "line 4: has 1 fields, and other lines have 2"),
+        ("1 2\n# a\n\n3\n", "line 4: has 1 fields, but other lines have 2"),
         ("a,b\nc,\n", "line 2: an id is empty"),
         ("1 2 x\n", "line 1: the third field is 'x', which is not a number"),
         ("a b 1\nb c 2\nc d likes\n", "line 3: the third field is 'likes', which is not a number"),
@@ -541,7 +541,7 @@ def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
         (gzip.compress(b"1 2\n2 3\n", mtime=0), "edges.txt: is compressed; rename it to end in .txt.gz"),
         (b"\xfd7zXZ\0 1 2\n", "edges.txt: is compressed by xz; unpack it"),
         (b"PAR1 1 2\n", "edges.txt: is a Parquet file; rename it to end in .parquet"),
-        ("1 2\n\f\n2 3\n", "line 2: has 1 fields, and other lines have 2"),
+        ("1 2\n\f\n2 3\n", "line 2: has 1 fields, but other lines have 2"),
         ("a,b,\nb,c,1\n", "line 1: the third field is '', which is not a number"),
     ],
 )

@@ -108,7 +108,7 @@ def test_large_sets_are_numbers_without_a_header(
 def test_more_labels_than_papers(tmp_path: Path) -> None:
     igb(tmp_path / "tiny")
     np.save(tmp_path / "tiny" / "processed" / "paper" / "node_label_19.npy", np.zeros(11, np.float32))
-    with pytest.raises(ValueError, match="has 11 labels, and there are 10 papers"):
+    with pytest.raises(ValueError, match="has 11 labels, but there are 10 papers"):
         IgbImporter(IgbOptions("tiny", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
 
 
@@ -124,7 +124,7 @@ def test_types_between_known_nodes_in_chunks(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ValueError, match="has no SOURCE__RELATION__DESTINATION/edge_index.npy"):
         igb_edges(tmp_path, ("paper",))
     np.save(tmp_path / "processed" / "paper__cites__paper" / "edge_index.npy", np.zeros((2, 5), np.int64))
-    with pytest.raises(ValueError, match=r"has shape \(2, 5\), and \(edges, 2\) is expected"):
+    with pytest.raises(ValueError, match=r"has shape \(2, 5\), but \(edges, 2\) is expected"):
         list(igb_edges(tmp_path / "processed", ("paper",))[edge_type].chunks)
 
 

@@ -79,7 +79,7 @@ def test_nan_is_unknown() -> None:
 
 @pytest.mark.parametrize("wrong", [-1.0, 4.0, 0.5])
 def test_other_values_are_refused(wrong: float) -> None:
-    with pytest.raises(ValueError, match=f"row 2: the label is {wrong:g}, and there are 4 classes, 0 to 3"):
+    with pytest.raises(ValueError, match=f"row 2: the label is {wrong:g}, but there are 4 classes, 0 to 3"):
         ogb_labels(np.array([[0.0], [wrong]]), 4, PATH)
     with pytest.raises(ValueError, match="has 2 labels per node"):
         ogb_labels(np.zeros((1, 2)), 4, PATH)
@@ -115,7 +115,7 @@ def test_counts_must_agree(tmp_path: Path) -> None:
     gz_rows(raw / "num-edge-list.csv.gz", [[5]])
     with Scratch.beside(tmp_path / "out", 1 << 20) as scratch:
         read = OgbRaw.read(raw, scratch, "as stored")
-        with pytest.raises(ValueError, match=r"edge.csv.gz: has 4 edges, num-edge-list says 5"):
+        with pytest.raises(ValueError, match=r"edge.csv.gz: has 4 edges, but num-edge-list has 5"):
             list(read.edges())
     gz_rows(raw / "num-node-list.csv.gz", [[2], [3]])
     with pytest.raises(ValueError, match="the set has 2 graphs"):
@@ -199,7 +199,7 @@ def test_data_npz_is_streamed(memory: int, tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:
     folder = arxiv(tmp_path)
     gz_rows(folder / "raw" / "node-feat.csv.gz", [[1.5]] * 4)
-    with pytest.raises(ValueError, match=r"node-feat.csv.gz: has 4 rows, and 5 are expected"):
+    with pytest.raises(ValueError, match=r"node-feat.csv.gz: has 4 rows, but 5 are expected"):
         imported("ogbn-arxiv", folder)
     assert not list(tmp_path.glob("graph*"))
     assert not list(tmp_path.glob(".graph*"))
@@ -209,7 +209,7 @@ def test_a_label_beyond_the_classes_is_named(tmp_path: Path) -> None:
     folder = arxiv(tmp_path)
     gz_rows(folder / "raw" / "node-label.csv.gz", [[0], [40], [1], [2], [3]])
     with pytest.raises(
-        ValueError, match=r"node-label.csv.gz, row 2: the label is 40, and there are 40 classes"
+        ValueError, match=r"node-label.csv.gz, row 2: the label is 40, but there are 40 classes"
     ):
         imported("ogbn-arxiv", folder)
 
@@ -219,7 +219,7 @@ def test_types_are_in_alphabetical_order(tmp_path: Path) -> None:
     assert triplets(raw) == [("author", "writes", "paper"), ("paper", "cites", "paper")]
     assert reverse_of(("author", "writes", "paper")) == ("paper", "rev_writes", "author")
     gz_rows(raw / "triplet-type-list.csv.gz", [["a", "b"]])
-    with pytest.raises(ValueError, match="a row has 2 fields, and 3 are expected"):
+    with pytest.raises(ValueError, match="a row has 2 fields, but 3 are expected"):
         triplets(raw)
 
 
@@ -312,7 +312,7 @@ def test_a_file_without_links_is_refused(tmp_path: Path) -> None:
     folder = arxiv(tmp_path, "ddi")
     gz_rows(folder / "raw" / "num-node-list.csv.gz", [[5]])
     links(folder, "target", {name: {"edges": np.zeros((1, 2))} for name in ("train", "valid", "test")})
-    with pytest.raises(ValueError, match=r"train.pt: has edges, and no links"):
+    with pytest.raises(ValueError, match=r"train.pt: has edges, but no links"):
         imported_of_ogb_links("ogbl-ddi", folder)
 
 

@@ -79,7 +79,7 @@ def test_text_and_damage_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"b.csv.gz: "):
         csv_numbers(tmp_path / "b.csv.gz", 100_000)
     gz_rows(tmp_path / "c.csv.gz", [[1], [2]])
-    with pytest.raises(ValueError, match="has 2 rows, and 3 are expected"):
+    with pytest.raises(ValueError, match="has 2 rows, but 3 are expected"):
         csv_numbers(tmp_path / "c.csv.gz", 3)
 
 
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="different numbers of fields"):
         csv_table(tmp_path / "a.csv.gz")
     gz_rows(tmp_path / "b.csv.gz", [["a", "b"]])
-    with pytest.raises(ValueError, match="has 1 rows, and a header and values are expected"):
+    with pytest.raises(ValueError, match="has 1 rows, but a header and values are expected"):
         csv_table(tmp_path / "b.csv.gz")
     (tmp_path / "c.csv.gz").write_bytes(b"plain")
     with pytest.raises(ValueError, match=r"c.csv.gz: is damaged, or has another format"):
@@ -138,7 +138,7 @@ def test_two_cursors_read_the_two_rows(save: object, tmp_path: Path, monkeypatch
 
 def test_npz_array_what_is_wrong_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", a=np.array([{}], object), b=np.asfortranarray(np.ones((2, 3))))
-    with pytest.raises(ValueError, match="array a: holds Python objects, and reading them executes code"):
+    with pytest.raises(ValueError, match="array a: has Python objects, and reading them executes code"):
         NpzArray.of(tmp_path / "a.npz", "a")
     with pytest.raises(ValueError, match="array b: is damaged; download it again"):
         NpzArray.of(tmp_path / "a.npz", "b")
@@ -174,6 +174,6 @@ def test_arrays_are_filled_in_memory_or_in_a_file(most: int, tmp_path: Path) -> 
         assert isinstance(made, np.memmap) == (most == 0)
         assert made.tolist() == [[0, 1], [2, 3], [4, 5]]
         for shape in ((2, 2), (4, 2)):
-            with pytest.raises(ValueError, match=f"a: has 3 rows, and {shape[0]} are expected"):
+            with pytest.raises(ValueError, match=f"a: has 3 rows, but {shape[0]} are expected"):
                 scratch.filled(shape, "int32", iter(blocks), "a")
     assert list((tmp_path / "graphs").iterdir()) == []

@@ -39,7 +39,9 @@ def test_a_damaged_book_is_an_error(tmp_path: Path, text: str, complaint: str) -
 
 def test_a_folder_without_a_book_is_an_error(shop: Path) -> None:
     assert not is_partitioned(shop)
-    with pytest.raises(ValueError, match=r"no partitioned graph, or unfinished: .* make one: khop partition"):
+    with pytest.raises(
+        ValueError, match=r"not a partitioned graph, or unfinished: .* write one with khop partition"
+    ):
         read_book(shop)
 
 

@@ -179,7 +179,7 @@ def test_a_part_that_is_not_here_is_named(shop: Path, tmp_path: Path) -> None:
     there = shutil.copytree(shop / "parts", tmp_path / "parts")
     shutil.rmtree(there / "part-0002")
     assert LocalPartitionGraph(open_parts(there, [0, 1])).folder.held == range(2)
-    with pytest.raises(ValueError, match=r"part 2 of 4 is not on this machine, there is no part-0002; copy"):
+    with pytest.raises(ValueError, match=r"part 2 of 4 is not on this machine: there is no part-0002; copy"):
         LocalPartitionGraph(open_parts(there))
 
 

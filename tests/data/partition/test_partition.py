@@ -111,7 +111,7 @@ def test_parts_have_the_clusters_of_the_whole_graph(tmp_path: Path) -> None:
 
 def test_bad_requests_are_named(tmp_path: Path) -> None:
     source = write_learnable_graph(tmp_path / "a", nodes=50)
-    with pytest.raises(ValueError, match="'x': 'item' nodes have it already"):
+    with pytest.raises(ValueError, match="'x': 'item' nodes already have it"):
         khop.cluster_graph(source, tmp_path / "b", 4, column="x")
     with pytest.raises(ValueError, match="clusters 0"):
         khop.cluster_graph(source, tmp_path / "b", 0)

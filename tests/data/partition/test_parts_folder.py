@@ -63,10 +63,10 @@ def test_what_lies_with_other_parts_is_not_to_be_had_from_one(shop: Path) -> Non
     columns = open_parts(shop / "parts", [1]).columns()
     assert "x" in columns["user"]
     with pytest.raises(
-        ValueError, match=r"column 'x' of 'user': lies in 3 parts, and only part 1 of .* is open"
+        ValueError, match=r"column 'x' of 'user': is in 3 parts, but only part 1 of .* is open"
     ):
         columns["user"]["x"]
-    with pytest.raises(ValueError, match="the graph in one piece: lies in 3 parts, and only parts 0 to 1 of"):
+    with pytest.raises(ValueError, match="the graph in one piece: is in 3 parts, but only parts 0 to 1 of"):
         joined_graph(open_parts(shop / "parts", [0, 1]))
 
 

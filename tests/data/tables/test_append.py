@@ -233,7 +233,7 @@ def test_compact_erases_what_was_deleted(shop: Path) -> None:
 def test_one_process_appends_at_a_time(shop: Path) -> None:
     with (
         only_writer(shop),
-        pytest.raises(ValueError, match="another process appends to it; wait for its end"),
+        pytest.raises(ValueError, match="another process is appending to it; wait until it ends"),
     ):
         append(shop, day(*LATER))
 
@@ -247,7 +247,7 @@ def test_folders_that_cannot_be_appended_to(shop: Path, tmp_path: Path) -> None:
         append(done.path, day(*LATER))
     values = day(*LATER)
     values["edges"]["user buys item"]["duplicates"] = "last"
-    with pytest.raises(ValueError, match="append keeps the edges of the graph as they are"):
+    with pytest.raises(ValueError, match="append keeps the edges of the graph unchanged"):
         append(shop, values)
     with pytest.raises(ValueError, match="give a spec of new rows, or the ids of nodes to delete"):
         append(shop)
@@ -274,7 +274,7 @@ def test_tables_are_appended_once_also_after_compact_and_delete(shop: Path, tmp_
         now = open_folder(shop).fingerprint
         again = append(shop, tmp_path / "day.toml")
         assert (again.nodes, again.edges, again.snapshot) == ({}, {}, first.snapshot)
-        assert again.notes == ("nothing to do: the same spec and files were appended already",)
+        assert again.notes == ("nothing to do: the same spec and files have already been appended",)
         assert open_folder(shop).fingerprint == now
         assert verify_folder(shop) == []
     assert open_folder(shop).num_edges(BUYS) < edges
@@ -298,7 +298,7 @@ def test_tables_with_deleted_nodes_are_appended_again(shop: Path, tmp_path: Path
     done = append(shop, tmp_path / "day.toml")
     assert done.nodes == {"user": 2}
     assert done.edges == {"user buys item": 3, "item bought-by user": 3}, "u1 has bought b on day 3 already"
-    left_out = "1 edges between nodes of the graph left out, as the same tables were appended before"
+    left_out = "1 edges between nodes of the graph omitted, as the same tables were appended before"
     assert f"user buys item: {left_out}" in done.notes
     assert open_ids(shop, "user").ids(range(5)) == ["u1", "u3", "u7", "u8", "u9"]
     csc = open_folder(shop).csc(BUYS)
@@ -401,7 +401,7 @@ def test_an_append_that_was_killed_goes_on(shop: Path, tmp_path: Path, stop: str
     assert between == (rebuilt if stop == "after publish_snapshot" else before)
     assert open_folder(shop).fingerprint == rebuilt
     is_done = stop == "after publish_snapshot"
-    assert ("the same spec and files were appended already" in done.stdout) == is_done
+    assert ("the same spec and files have already been appended" in done.stdout) == is_done
 
 
 def test_readers_see_whole_snapshots_while_one_is_written(shop: Path) -> None:

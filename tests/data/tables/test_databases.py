@@ -26,7 +26,7 @@ def test_the_environment_names_a_file_or_a_server(tmp_path: Path) -> None:
         assert "secret" not in repr(server)
     with pytest.raises(ValueError, match="no variable BONK"):
         database_of("env:BONK", tmp_path, variables, "key")
-    with pytest.raises(ValueError, match="env:OTHER is the address of a database that is not read") as caught:
+    with pytest.raises(ValueError, match="env:OTHER is the address of an unsupported database") as caught:
         database_of("env:OTHER", tmp_path, variables, "key")
     assert "secret" not in str(caught.value)
 
@@ -87,7 +87,7 @@ def test_a_view_reads_no_other_file(bank: Path) -> None:
     with duckdb.connect(str(bank)) as connection:
         connection.execute(f"CREATE VIEW outside AS SELECT * FROM read_csv('{other}')")
     with pytest.raises(
-        ValueError, match="bank.duckdb, table outside: reads another file; a view reads this file alone"
+        ValueError, match="bank.duckdb, table outside: reads another file; a view may only read this file"
     ):
         opened(bank, "outside", "id", "nodes.tx")
 

@@ -106,7 +106,7 @@ def test_text_of_numbers_is_read_and_other_text_named() -> None:
         2,
         -300,
     ]
-    with pytest.raises(ValueError, match=r"a.csv, row 2: price is 'two': no number"):
+    with pytest.raises(ValueError, match=r"a.csv, row 2: price is 'two': not a number"):
         numbers_of(pa.array(["1", "two"]), "price", encode_number_where)
     with pytest.raises(ValueError, match="row 2: price is null; give missing"):
         fitted([1.0], missing="refuse").encoder().encode(pa.array([1.0, None]), encode_number_where)
@@ -131,7 +131,7 @@ def test_vectors_have_one_length() -> None:
     assert encoder.encode(lists, encode_number_where).values.tolist() == [[1, 2], [0, 0], [3, 4]]
     text = VectorEncoder("v", " ", "refuse", 2)
     assert text.encode(pa.array(["1 2", "3 4"]), encode_number_where).values.tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(ValueError, match="row 2: v has 1 numbers, and the first row 2"):
+    with pytest.raises(ValueError, match="row 2: v has 1 numbers, but the first row has 2"):
         encoder.encode(pa.array([[1.0, 2.0], [3.0]]), encode_number_where)
     with pytest.raises(ValueError, match="row 2: v has a number that is null, NaN or infinite"):
         encoder.encode(pa.array([[1.0, 2.0], [3.0, float("nan")]]), encode_number_where)

@@ -139,7 +139,9 @@ def test_several_categories_per_row() -> None:
 def test_numbers_and_dictionaries_are_text() -> None:
     assert texts_of(pa.array([3, None]), "key", str).to_pylist() == ["3", None]
     assert texts_of(pa.array(["a", "b"]).dictionary_encode(), "key", str).to_pylist() == ["a", "b"]
-    with pytest.raises(ValueError, match=r"row 0: key is '\[1\]': no text or number; convert the column"):
+    with pytest.raises(
+        ValueError, match=r"row 0: key is '\[1\]': neither text nor a number; convert the column"
+    ):
         texts_of(pa.array([[1]]), "key", lambda row: f"row {row}")
 
 

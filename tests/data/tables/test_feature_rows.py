@@ -117,7 +117,7 @@ def test_only_training_rows_make_categories(tmp_path: Path) -> None:
     documents = [json.loads((tmp_path / name / "import.json").read_text()) for name in ("shop", "late")]
     assert documents[0]["nodes"]["item"] == documents[1]["nodes"]["item"]
     assert documents[0]["nodes"]["item"]["columns"][0]["encoding"] == "embedding"
-    assert "item.brand: 1 rows with words or categories that training lacks" in done.notes
+    assert "item.brand: 1 rows with words or categories that are not in training" in done.notes
     assert rows_of(tmp_path / "late")[3].tolist() == [1, 0, 0, 0]
 
 
@@ -138,7 +138,7 @@ def test_later_rows_have_the_categories_of_the_graph(tmp_path: Path) -> None:
     for path in (one_hot, embedding):
         imported = import_tables(later, tmp_path / f"{path.name}-later", encoders=path)
         appended = append(path, later)
-        note = "item.brand: 1 rows with words or categories that training lacks"
+        note = "item.brand: 1 rows with words or categories that are not in training"
         assert note in imported.notes
         assert note in appended.notes
         found.append((tmp_path / f"{path.name}-later", appended.path))

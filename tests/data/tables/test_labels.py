@@ -100,12 +100,12 @@ def test_integers_of_all_widths_and_of_text() -> None:
 
 @pytest.mark.parametrize("text", ["007", "+7", "7.0", " 7", "", "x"])
 def test_text_that_would_lose_something_as_an_integer_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="row 2: id is .*, and ids of other tables are integers"):
+    with pytest.raises(ValueError, match="row 2: id is .*, but ids of other tables are integers"):
         keys_of(pa.array(["1", text]), "int64", "id", id_column_where)
 
 
 def test_nulls_and_large_integers_are_refused() -> None:
-    with pytest.raises(ValueError, match="row 2: id is null; an id is never null"):
+    with pytest.raises(ValueError, match="row 2: id is null; an id must not be null"):
         keys_of(pa.array(["1", None]), "string", "id", id_column_where)
     with pytest.raises(ValueError, match="row 1: id is 9223372036854775808: no integer within int64"):
         keys_of(pa.array([2**63], pa.uint64()), "int64", "id", id_column_where)

@@ -85,9 +85,9 @@ def test_the_same_rows_have_the_same_numbers(shop: Path, tmp_path: Path) -> None
     assert new.columns["item"]["label"].tolist() == [*base.columns["item"]["label"].tolist(), -1]
     assert new.columns["item"]["x"][4, 1] == 1, "the number of other categories"
     assert done.notes == (
-        "item.brand: 1 rows with words or categories that training lacks",
-        "item.title: 2 rows with words or categories that training lacks",
-        "item.label: 1 labels of classes that training lacks",
+        "item.brand: 1 rows with words or categories that are not in training",
+        "item.title: 2 rows with words or categories that are not in training",
+        "item.label: 1 labels of classes that are not in training",
     )
 
 
@@ -132,7 +132,7 @@ def test_the_spec_of_the_graph_serves_for_later_tables(shop: Path, tmp_path: Pat
     rows = events().slice(0, 1).set_column(0, "user_id", pa.array(["u8"]))
     changes = {"nodes.user.rows": new_users(), "edges.user buys item.rows": rows, "nodes.item": {}}
     done = import_tables(spec(**changes), tmp_path / "new", encoders=shop)
-    assert done.notes == ("splits: rows of later data are in none",)
+    assert done.notes == ("splits: rows of later data are not in splits",)
 
 
 def test_files_are_read_with_the_recorded_columns(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_raw_columns_and_times_keep_their_types(tmp_path: Path) -> None:
         ),
         (
             {"nodes__user__rows": pa.table({"user_id": ["u8", "u9"], "age": ["3", "old"]})},
-            r"nodes.user.columns.age is 'old': no number",
+            r"nodes.user.columns.age is 'old': not a number",
         ),
     ],
     ids=str,
@@ -225,5 +225,5 @@ def test_ids_that_the_graph_does_not_store_are_needed(tmp_path: Path) -> None:
 
 def test_later_data_lend_no_encoders(shop: Path, tmp_path: Path) -> None:
     later(shop, tmp_path / "new")
-    with pytest.raises(ValueError, match=r"new: is later data itself; give the run or the graph"):
+    with pytest.raises(ValueError, match=r"new: is later data; give the run or the graph"):
         later(tmp_path / "new", tmp_path / "newer")

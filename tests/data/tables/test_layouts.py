@@ -289,7 +289,7 @@ def test_a_second_table_is_joined_and_appended(tmp_path: Path) -> None:
     done = import_tables(spec, tmp_path / "graph")
     columns = khop.open_graph(tmp_path / "graph").columns["tx"]
     assert (columns["size"].tolist(), columns["label"].tolist()) == ([30, 10, 20], [-1, -1, 0])
-    assert "nodes.tx.also[0]: 1 rows have an id that no node has" in done.notes
+    assert "nodes.tx.also[0]: 1 rows have an id that is not a node" in done.notes
     later = {
         "nodes": {"tx": {
             "rows": pa.table({"id": [4]}), "id": "id",
@@ -303,7 +303,7 @@ def test_a_second_table_is_joined_and_appended(tmp_path: Path) -> None:
     later["nodes"]["tx"]["rows"] = pa.table({"id": [5]})
     later["nodes"]["tx"]["also"]["rows"] = pa.table({"tx": ["5"], "size": [50]})
     later["edges"]["tx to tx"]["rows"] = pa.table({"a": [5], "b": [1], "how": ["owes"]})
-    with pytest.raises(ValueError, match="'owes', which is none of the 1 relations of the graph"):
+    with pytest.raises(ValueError, match="'owes', which is not one of the 1 relations of the graph"):
         khop.append(tmp_path / "graph", later)
 
 

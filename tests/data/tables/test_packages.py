@@ -63,7 +63,7 @@ def test_a_missing_driver_is_named_with_its_installation(monkeypatch: pytest.Mon
     assert driver("sqlite").connect is not None
     monkeypatch.setitem(sys.modules, "adbc_driver_sqlite.dbapi", None)
     with pytest.raises(
-        ValueError, match="SQLite is read by a package that is missing: pip install adbc-driver-sqlite"
+        ValueError, match="SQLite needs a package that is missing: pip install adbc-driver-sqlite"
     ):
         driver("sqlite")
 

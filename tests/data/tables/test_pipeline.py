@@ -294,7 +294,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("a null end", {f"{EDGES}.rows": events().set_column(0, "user_id", pa.array(["u1"] * 7 + [None]))}, "row 8: .*user_id is null"),
     ("no unit", {f"{EDGES}.rows": events().set_column(3, "ts", pa.array(range(8)))}, "time: times are numbers without a unit"),
-    ("a lossy unit", {"time_unit": "s", f"{EDGES}.rows": events().set_column(3, "ts", pa.array([1] * 8, pa.timestamp("us", "UTC")))}, "no whole number of s"),
+    ("a lossy unit", {"time_unit": "s", f"{EDGES}.rows": events().set_column(3, "ts", pa.array([1] * 8, pa.timestamp("us", "UTC")))}, "not a whole number of s"),
     (
         "a label outside",
         {"nodes.item.label": {"column": "category", "classes": ["shoe", "cap"]}, "nodes.item.split": {"ratio": [1.0, 0.0, 0.0]}},
@@ -306,7 +306,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         {"nodes.item.label": "category", "nodes.item.split": {"column": "brand", "train": "x"}},
         "row 2: nodes.item.split.column is 'y': must be x, val, test or null",
     ),
-    ("text as a number", {"nodes.item.columns.brand": "number"}, "row 1: nodes.item.columns.brand is 'x': no number"),
+    ("text as a number", {"nodes.item.columns.brand": "number"}, "row 1: nodes.item.columns.brand is 'x': not a number"),
     ("an infinite number", {"nodes.item.rows": items().set_column(1, "price", pa.array([1.0, float("inf"), 1, 1]))}, "row 2: .*price is infinite"),
     ("a refused null", {"nodes.user.columns.age": {"kind": "number", "missing": "refuse"}}, "row 3: nodes.user.columns.age is null"),
     ("duplicates", {f"{EDGES}.duplicates": "refuse", f"{EDGES}.rows": pa.concat_tables([events()] * 2)}, "edges 0 and 7 both lead from node 0 to node 0; remove one"),
@@ -338,12 +338,15 @@ RAW = {"kind": "raw", "column": "price"}
         ({f"{EDGES}.reverse": "../../../outside"}, "becomes a file name"),
         ({"nodes.item.columns": {"../../../outside": RAW}}, "becomes a file name"),
         ({f"{EDGES}.columns": {"../outside": RAW}}, "becomes a file name"),
-        ({"nodes.item.columns": {"x": RAW, "price": "number"}}, "columns.x: the features are stored by this"),
+        (
+            {"nodes.item.columns": {"x": RAW, "price": "number"}},
+            "columns.x: the features are stored under this",
+        ),
         (
             {"nodes.item.label": "category", "nodes.item.columns": {"label": RAW}},
             "label: the labels are stored",
         ),
-        ({f"{EDGES}.columns": {"time": RAW}}, "columns.time: the times are stored by this name"),
+        ({f"{EDGES}.columns": {"time": RAW}}, "columns.time: the times are stored under this name"),
         (
             {f"{EDGES}.columns": {"split": RAW}, f"{EDGES}.split": {"ratio": [0.8, 0.1, 0.1]}},
             "split: the splits are stored",

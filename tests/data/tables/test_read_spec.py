@@ -92,7 +92,7 @@ def test_an_error_names_file_key_and_way_out(
     ],
 )
 def test_passwords_are_refused_and_never_shown(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ValueError, match="nodes.user.database: holds a password") as caught:
+    with pytest.raises(ValueError, match="nodes.user.database: contains a password") as caught:
         read(tmp_path, SHOP.replace('files = ["users.parquet"]', f'database = "{url}"'))
     assert "secret" not in str(caught.value)
 

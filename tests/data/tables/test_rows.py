@@ -37,7 +37,7 @@ def test_columns_of_all_files_are_known_and_widths_may_differ() -> None:
 
 def test_a_file_with_two_columns_of_a_name_is_named() -> None:
     twice = pa.schema([("id", pa.int64()), ("id", pa.int64())])
-    with pytest.raises(ValueError, match=r"b.parquet: the column 'id' is there twice; rename one"):
+    with pytest.raises(ValueError, match=r"b.parquet: the column 'id' occurs twice; rename one"):
         same_schema([("a.parquet", pa.schema([("id", pa.int64())])), ("b.parquet", twice)], "key")
 
 

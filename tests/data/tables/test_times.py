@@ -64,8 +64,8 @@ def test_dates_and_formats() -> None:
         (pa.array([True]), {}, "is bool, which is no time"),
         (pa.array([0, None]), {"unit": "s"}, "events.csv, row 2: time is null"),
         (pa.array([0, 1500]), {"unit": "ms"}, "row 2: time is 1500 ms: .* give time_unit = 'ms'"),
-        (pa.array([0.5]), {"unit": "s"}, r"row 1: time is .*0.5.*: no exact integer"),
-        (pa.array(["2020-01-01T00:00:00Z", "yesterday"]), {}, "row 2: time is 'yesterday': no ISO 8601 time"),
+        (pa.array([0.5]), {"unit": "s"}, r"row 1: time is .*0.5.*: not an exact integer"),
+        (pa.array(["2020-01-01T00:00:00Z", "yesterday"]), {}, "row 2: time is 'yesterday': not an ISO 8601 time"),
         (
             pa.array([datetime(2020, 10, 25, 1), datetime(2020, 10, 25, 2, 30)]),
             {"timezone": "Europe/Paris"},
@@ -101,7 +101,7 @@ def test_the_unit_of_a_graph_is_the_finest() -> None:
 def test_a_cut_off_is_a_whole_number_of_units() -> None:
     assert instant(datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC), "ms", "splits.time.val") == SECONDS * 1000
     assert instant(7, "ms", "splits.time.val") == 7
-    with pytest.raises(ValueError, match=r"splits.time.val: .* is no whole number of s"):
+    with pytest.raises(ValueError, match=r"splits.time.val: .* is not a whole number of s"):
         instant(datetime(2020, 1, 1, microsecond=1, tzinfo=UTC), "s", "splits.time.val")
 
 

@@ -142,7 +142,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 def test_two_processes_do_not_import_to_one_folder(tmp_path: Path) -> None:
     with (
         ImportFolder.open(tmp_path / "out", "same"),
-        pytest.raises(ValueError, match="out: another process imports to it; wait for its end"),
+        pytest.raises(ValueError, match="out: another process is importing to it; wait until it ends"),
         ImportFolder.open(tmp_path / "out", "same"),
     ):
         pass

@@ -264,9 +264,9 @@ class Bare(GraphStoreBase):
 
 def test_a_graph_that_cannot_draw_negatives_is_named() -> None:
     sampler = LinkSampler(Bare(), [2], negatives=UniformNegatives())
-    with pytest.raises(Unsupported, match="Bare draws no negatives; give negatives with"):
+    with pytest.raises(Unsupported, match="Bare does not draw negatives; give negatives with"):
         sampler.graph.prepare(sampler.needs([BUYS]))
-    with pytest.raises(Unsupported, match="Bare draws no negatives; give negatives with"):
+    with pytest.raises(Unsupported, match="Bare does not draw negatives; give negatives with"):
         Loader(sampler, Links({BUYS: torch.tensor([[1], [0]])}), 1).batch(0, 0)
 
 

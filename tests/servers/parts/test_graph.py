@@ -72,7 +72,7 @@ def test_edges_are_counted_over_all_parts_unless_some_are_left_out(graph: Partit
     assert graph.num_edges(LIKE) == 900
     assert graph.only([LIKE]).schema.edge_types == (LIKE,)
     thinned = graph.held.keeping({LIKE: [torch.arange(3)]})
-    with pytest.raises(Unsupported, match="each process knows the number"):
+    with pytest.raises(Unsupported, match="each process counts only its parts"):
         PartitionedGraph(thinned, graph.owners).num_edges(LIKE)
 
 

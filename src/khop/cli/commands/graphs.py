@@ -80,7 +80,7 @@ def resplit(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
 ) -> None:
-    """Write a graph with random splits of the labeled nodes. Arrays share their bytes with the old folder."""
+    """Write a graph with random splits of the labeled nodes. Other arrays are shared with the old folder."""
     folder = folder_of(graph)
     from khop.cli import graph as work
 

@@ -195,7 +195,7 @@ Baselines = Annotated[
     bool,
     typer.Option(
         "--baselines",
-        help="Also train a model on the node features alone, without edges, and show its scores.",
+        help="Also train a model on node features only, without edges, and show its scores.",
     ),
 ]
 

@@ -48,7 +48,7 @@ def _train(
 ) -> None:
     """Train a model. Every field of a run file is also an option, which overrides the file.
 
-    The command tunes glibc's allocator to keep freed memory and to request huge pages (1.5 x as fast on a
+    The command tunes glibc's allocator to keep freed memory and to request huge pages (1.5 times as fast on a
     CPU), unless GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD are set.
     """
     _check_source(source)

@@ -52,8 +52,8 @@ EDGE_TYPES: tuple[EdgeType, ...] = (
     (PACKAGE, MAINTAINED_BY, MAINTAINER),
     (PACKAGE, TAGGED_WITH, TAG),
 )
-# Debian's sections in alphabetical order. A label is a position in this list, in every graph, so that a
-# model trained on one release can be tested on another. Add new sections at the end only.
+# Debian's sections in alphabetical order. A label is a position in this list in every graph, so that a model
+# trained on one release can be tested on another. Add new sections only at the end.
 SECTIONS = (
     "admin", "cli-mono", "comm", "database", "debug", "devel", "doc", "editors", "education",
     "electronics", "embedded", "fonts", "games", "gnome", "gnu-r", "gnustep", "golang", "graphics",
@@ -81,7 +81,7 @@ class Pairs:
 class Facts:
     """A package graph. Packages are numbered by name, in byte order, other nodes by first occurrence.
 
-    With these lists, package `i` can be identified again; nothing in this class names it.
+    Package names are not stored, but the lists identify package `i`.
     """
 
     counts: Mapping[NodeType, int]
@@ -110,7 +110,7 @@ def word_buckets(text: str, own_name: str) -> list[int]:
 def word_counts(
     rows: npt.NDArray[np.int32], buckets: npt.NDArray[np.int32], num_rows: int
 ) -> npt.NDArray[np.uint8]:
-    """Return (rows, BUCKETS) uint8 counts of each (row, bucket) in the two vectors, 255 at most.
+    """Return (rows, BUCKETS) uint8 counts of each (row, bucket) in the two vectors, at most 255.
 
     The number of rows is `num_rows`.
     """
@@ -134,7 +134,7 @@ _SPLITS = (("train", 0, 60), ("val", 60, 80), ("test", 80, 100))  # in percent
 
 
 def plain_tables(facts: Facts) -> Tables:
-    """Make one node type and one symmetric edge type: packages are linked if one needs or wants the other."""
+    """Make one node type and one symmetric edge type: packages with a relation are linked."""
     united = [facts.edges[(PACKAGE, relation, PACKAGE)] for relation in UNITED]
     left = np.concatenate([pairs.left for pairs in united]).astype(np.int64)
     right = np.concatenate([pairs.right for pairs in united]).astype(np.int64)
@@ -184,7 +184,7 @@ def _tag_table(tags: tuple[str, ...]) -> NodeTable:
 def _splits(sections: npt.NDArray[np.int8]) -> dict[str, Tensor]:
     """Split the labeled packages 60/20/20 by a permutation that depends only on their number; ids ascend.
 
-    A split that would be empty (in a very small graph) is left out.
+    Empty splits (of very small graphs) are omitted.
     """
     labeled = torch.from_numpy(np.flatnonzero(sections != UNKNOWN))
     count = len(labeled)

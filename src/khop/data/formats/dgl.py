@@ -68,7 +68,7 @@ class DglMeta(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> DglMeta:
-        """Read and check the file. YAML is loaded without tags, so that it makes plain values alone."""
+        """Read and check the file. YAML is loaded without tags, so that it has only plain values."""
         try:
             import yaml
         except ImportError:
@@ -78,7 +78,7 @@ class DglMeta(BaseModel):
         except FileNotFoundError:
             raise ValueError(f"{path}: no such file; give the folder of a CSVDataset") from None
         if len(data) > _MOST_BYTES:
-            raise ValueError(f"{path}: has {len(data):,} bytes, and meta.yaml has at most {_MOST_BYTES:,}")
+            raise ValueError(f"{path}: has {len(data):,} bytes; meta.yaml must have at most {_MOST_BYTES:,}")
         try:
             values: Any = yaml.safe_load(data)
         except yaml.YAMLError as error:
@@ -107,7 +107,7 @@ class DglImporter:
         meta = DglMeta.read(folder / "meta.yaml")
         reading = _Reading(folder, meta.separator)
         if meta.graph_data is not None:
-            reading.notes.append("graph_data: left out, columns of a whole graph are not stored")
+            reading.notes.append("graph_data: omitted, because columns of a whole graph are not stored")
         for part in meta.node_data:
             reading.add_nodes(part)
         for table in meta.edge_data:
@@ -118,7 +118,7 @@ class DglImporter:
 
 @dataclass(frozen=True)
 class _Reading:
-    """The tables so far."""
+    """The tables read so far."""
 
     folder: Path
     separator: str
@@ -138,7 +138,7 @@ class _Reading:
         twice = id_table("string" if numbers is None else "int64", len(ids)).append(ids)
         if twice >= 0:
             where = f"{path}, column {part.node_id_field}, row {twice + 2}"
-            raise ValueError(f"{where}: a node before has the id {texts[twice].as_py()!r}; remove one")
+            raise ValueError(f"{where}: an earlier node has the id {texts[twice].as_py()!r}; remove one")
         masks = self._masks(table, path)
         columns, unknown = self._columns(table, path, "nodes")
         labels = columns.get(LABEL)
@@ -192,11 +192,11 @@ class _Reading:
             table = pa_csv.read_csv(path, parse_options=options, convert_options=kinds)
         twice = [name for name in table.column_names if table.column_names.count(name) > 1]
         if twice:
-            raise ValueError(f"{path}: column {twice[0]!r} is there twice; rename one")
+            raise ValueError(f"{path}: column {twice[0]!r} occurs twice; rename one")
         found = {name: table.column(name).combine_chunks() for name in table.column_names}
         graphs = found.pop(graph_id, pa.array([])).unique()
         if len(graphs) > 1:
-            raise ValueError(f"{path}: holds {len(graphs)} graphs; datasets of one graph are imported")
+            raise ValueError(f"{path}: has {len(graphs)} graphs; only datasets of one graph are imported")
         return {name: texts for name, texts in found.items() if name and not name.startswith("Unnamed")}
 
     def _masks(self, table: dict[str, Any], path: Path) -> dict[str, npt.NDArray[np.bool_]]:
@@ -212,7 +212,7 @@ class _Reading:
     def _columns(
         self, table: Mapping[str, Any], path: Path, what: str
     ) -> tuple[dict[str, Numbers], list[str]]:
-        """Return the columns, and the names of those of nodes in which NaN is a missing number."""
+        """Return the columns, and the names of node columns in which NaN means missing."""
         columns: dict[str, Numbers] = {}
         unknown: list[str] = []
         for name, texts in table.items():
@@ -224,7 +224,7 @@ class _Reading:
                 values = numpy_of(pc.fill_null(pc.index_in(texts, words), UNKNOWN)).astype(np.int64)
                 self.notes.append(f"{where}: classes are {', '.join(words.to_pylist())}, in this order")
             elif values is None:
-                self.notes.append(f"{where}: text is left out")
+                self.notes.append(f"{where}: text is omitted")
                 continue
             elif name == LABEL and what == "nodes" and _is_whole(values):
                 values = np.where(missing, UNKNOWN, values).astype(np.int64)
@@ -303,7 +303,7 @@ def _lists(texts: list[str], where: str) -> Numbers:
         except ValueError:
             parsed = []
         if len(parsed) != width:
-            raise ValueError(f"{where}, row {row + 2}: {text!r} is no list of {width} numbers; correct it")
+            raise ValueError(f"{where}, row {row + 2}: {text!r} is not a list of {width} numbers; correct it")
         made[row] = parsed
     return made
 

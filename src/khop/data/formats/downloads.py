@@ -1,4 +1,4 @@
-"""Files of public datasets: resumed downloads with checksums, archives, and the folder of a dataset."""
+"""Files of public datasets: resumable downloads with checksums, archives, and the folder of a dataset."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _BLOCK = 1 << 20
 _ATTEMPTS = 5
 _TIMEOUT_S = 60.0
 _PARTIAL, _REST_UNKNOWN = 206, 416
-MOST_EXPANSION = 100  # bytes of the members, over bytes of the archive
+MOST_EXPANSION = 100  # bytes of the members / bytes of the archive
 _LEAST_LIMIT = 64 << 20
 _MOST_MEMBERS = 1_000_000
 _BY_HAND = "download the set yourself and give its folder by --root"
 
 
 def download(url: str, target: Path, md5: str | None = None, notice: ProgressCallback | None = None) -> None:
-    """Download `url` to `target`. A file that is there already is kept.
+    """Download `url` to `target`, unless it exists.
 
-    An interrupted download continues at the next call, if the server still has the same file, else starts
-    again. The connection is tried five times. `target` appears complete; TARGET.json beside it records url,
-    size and sha256. ValueError for an error of the server, and for a file with another `md5`.
+    An interrupted download continues at the next call if the server still has the same file, else it starts
+    again. The connection is tried five times. `target` is written atomically; TARGET.json next to it records
+    url, size and sha256. ValueError for an error of the server, and for a file with another `md5`.
     """
     record = target.with_name(f"{target.name}.json")
     if target.is_file() and record.is_file():
@@ -72,7 +72,7 @@ def _complete(url: str, part: Path, notice: ProgressCallback | None) -> None:
                 return
             problem = "the connection ended too early"
         except urllib.error.HTTPError as error:
-            raise ValueError(f"{url}: the server answers {error.code} {error.reason}; {_BY_HAND}") from None
+            raise ValueError(f"{url}: the server returned {error.code} {error.reason}; {_BY_HAND}") from None
         except (http.client.HTTPException, ConnectionResetError):
             problem = "the connection ended too early"
         except OSError as error:
@@ -87,7 +87,7 @@ def _complete(url: str, part: Path, notice: ProgressCallback | None) -> None:
 
 
 def _append(url: str, part: Path, notice: ProgressCallback | None) -> bool:
-    """Make one request for what is missing; return True if `part` is complete then."""
+    """Request the missing bytes once; return True if `part` is then complete."""
     start, version = part.stat().st_size if part.exists() else 0, _version(part)
     request = urllib.request.Request(url, headers={"User-Agent": "khop", "Accept-Encoding": "identity"})
     if start and version.is_file():
@@ -98,7 +98,7 @@ def _append(url: str, part: Path, notice: ProgressCallback | None) -> bool:
     except urllib.error.HTTPError as error:
         if error.code != _REST_UNKNOWN:
             raise
-        part.unlink(missing_ok=True)  # it was complete, or the file became shorter: ask for the whole file
+        part.unlink(missing_ok=True)  # it was complete, or the file became shorter: request the whole file
         return False
     with answer:
         start = start if answer.status == _PARTIAL else 0
@@ -121,16 +121,16 @@ def _append(url: str, part: Path, notice: ProgressCallback | None) -> bool:
 
 
 def _version(part: Path) -> Path:
-    """Return the file with the server's name of the version that `part` is of."""
+    """Return the file that records the server's version of `part`."""
     return part.with_name(f"{part.name}.version")
 
 
 def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None) -> Path:
     """Unpack a .zip or .tar file into the new folder `folder` and return it.
 
-    The folder appears complete or not at all. ValueError for a damaged archive, a member outside the folder,
-    a link or a device, and for members that are in all more than 100 times as large as the archive (64 MiB
-    are always allowed).
+    The folder is written atomically. ValueError for a damaged archive, a member outside the folder, a link or
+    a device, and for members with more than 100 times the size of the archive in total (64 MiB are always
+    allowed).
     """
     try:
         if zipfile.is_zipfile(archive):
@@ -166,7 +166,7 @@ def _of_zip(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Member:
 
 
 def _of_tar(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> _Member:
-    # Python before 3.11.4 has no filters; `_unpack` has refused what they refuse.
+    # Python before 3.11.4 has no filters; `_unpack` has made their checks.
     extract = (
         partial(tar.extract, entry, filter="data")
         if hasattr(tarfile, "data_filter")
@@ -207,7 +207,7 @@ def fetched(
 ) -> Path:
     """Return the folder in the cache with a file, or with the content of an archive; download it first.
 
-    An archive is removed once it is unpacked; its size and sha256 stay recorded beside the folder.
+    An archive is removed once it is unpacked; its size and sha256 are recorded next to the folder.
     """
     name = url.rpartition("/")[2]
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
@@ -224,7 +224,7 @@ def fetched(
 
 
 def mirrored(url: str, mirror: str | None) -> str:
-    """Return the address of a publisher's file, or of the file of the same name in a mirror."""
+    """Return the address of a publisher's file, or of the file with the same name in a mirror."""
     return url if mirror is None else f"{mirror.rstrip('/')}/{url.rpartition('/')[2]}"
 
 

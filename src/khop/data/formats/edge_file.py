@@ -44,7 +44,7 @@ _CHUNK_BYTES = 32 << 20
 _SAMPLE_LINES, _SAMPLE_BYTES = 1000, 1 << 14
 _COMMENT = re.compile(rb"(?m)^[ \t]*(?:#|%|//).*$")
 _ATTRIBUTES = re.compile(rb"[ \t,;|]+(\{.*\})[ \t]*$")
-_DECIMAL_COMMA = re.compile(rb"\s*[^\s,]+[ \t]+[^\s,]+[ \t]+[+-]?\d+,\d+\s*")  # of a weight after blanks
+_DECIMAL_COMMA = re.compile(rb"\s*[^\s,]+[ \t]+[^\s,]+[ \t]+[+-]?\d+,\d+\s*")  # for a weight after blanks
 _ENDS = ({"source", "target"}, {"src", "dst"}, {"from", "to"}, {"source", "destination"}, {"head", "tail"})
 _PLACES = ("third", "fourth")
 _FORM = "an edge has two ids and maybe a weight and a time; correct it, or import by a spec (docs/import.md)"
@@ -65,7 +65,7 @@ class ReadEdges:
 
 @dataclass(frozen=True)
 class _Form:
-    """The form of a file."""
+    """The format of an edge list."""
 
     path: Path
     separator: str  # " " for any blanks
@@ -75,7 +75,7 @@ class _Form:
 
 @dataclass
 class _Content:
-    """The lines so far. The first piece is the first line, which may be a header."""
+    """The lines read so far. The first piece is the first line, which may be a header."""
 
     ends: list[Keys] = field(default_factory=list)  # source, destination, source, ...
     values: list[Any] = field(default_factory=list)  # tables of the other fields
@@ -86,9 +86,9 @@ class _Content:
 def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
     """Read an edge list, also compressed. Lines that begin with #, % or // are comments.
 
-    Ids are int64 if each is a decimal integer without signs, zeros or blanks that a number would lose, else
-    text as it stands. A third field is the edge column `weight`, a fourth `time`, or as a header names them.
-    ValueError names the first line that is no edge.
+    Ids are int64 if all are canonical decimal integers, without a plus sign, leading zeros or blanks, else
+    text. A third field is the edge column `weight`, a fourth `time`, unless a header has other names.
+    ValueError names the first line that is not an edge.
     """
     form, content = _form(path), _Content()
     try:
@@ -96,7 +96,7 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
             if chunk and not chunk.isspace():
                 _add(content, chunk, form)
     except pa.ArrowInvalid:
-        raise _problem(form, True, "a line is no edge, or not UTF-8") from None
+        raise _problem(form, True, "a line is not an edge, or not UTF-8") from None
     names, notes = [WEIGHT, TIME][: form.fields - 2], []
     first, is_header = content.first, _is_header(content, header)
     if is_header:
@@ -111,7 +111,7 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
         values = pa.chunked_array([table[at] for table in content.values])
         numbers = _numbers(values, name, form.separator)
         if numbers is None and pc.all(pc.equal(values, "")).as_py():
-            notes.append(f"the {_PLACES[at]} field is empty on all lines: it is left out")
+            notes.append(f"the {_PLACES[at]} field is empty on all lines: it is omitted")
             continue
         if numbers is None:
             raise _problem(form, is_header, f"{name} is not a number")
@@ -150,7 +150,7 @@ def _add(content: _Content, chunk: bytes, form: _Form) -> None:
 
 
 def _plain_integers(chunk: bytes, form: _Form) -> npt.NDArray[np.int64] | None:
-    """Return the ids of a chunk that is nothing but canonical integers; else None. Makes no copy as text."""
+    """Return the ids of a chunk of only canonical integers, without a copy as text; else None."""
     if form.fields > 2 or not chunk[:1].isdigit() or b"x" in chunk or b"X" in chunk:
         return None
     kinds = {"0": pa.int64(), "1": pa.int64()}
@@ -169,7 +169,7 @@ def _plain_integers(chunk: bytes, form: _Form) -> npt.NDArray[np.int64] | None:
 
 
 def _numbered(ends: list[Keys]) -> tuple[Keys, npt.NDArray[np.int64]]:
-    """Return the distinct ids as they first appear, and the position of each end among them."""
+    """Return the distinct ids in order of first appearance, and the position of each end among them."""
     is_text = any(isinstance(piece, StringKeys) for piece in ends)
     ids = id_table("string" if is_text else "int64", 0)
     rows = []
@@ -194,9 +194,9 @@ def _is_header(content: _Content, header: Header) -> bool:
 
 
 def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:
-    """Return weights as float32, other whole numbers as int64; None if one is no finite number.
+    """Return weights as float32, other integers as int64; None if a value is not a finite number.
 
-    Weights are float64 if float32 would change a whole number.
+    Weights are float64 if float32 would change an integer.
     """
     if separator != "," and pc.any(pc.match_substring(values, ",")).as_py():
         values = pc.replace_substring(values, ",", ".")  # a decimal comma
@@ -213,7 +213,7 @@ def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:
 
 
 def _table(chunk: bytes, form: _Form) -> Any:
-    """Return the fields as text; pyarrow's ArrowInvalid for lines with other fields, or with an empty id."""
+    """Return the fields as text; pyarrow's ArrowInvalid for another number of fields, or an empty id."""
     if (b"\t" in chunk and form.separator == " ") or b'"' in chunk:
         chunk = _tidy(chunk, form.separator)
     names = [str(number) for number in range(form.fields)]
@@ -233,7 +233,7 @@ def _table(chunk: bytes, form: _Form) -> Any:
 
 
 def _form(path: Path) -> _Form:
-    """Find the form of a file from its first lines."""
+    """Find the format of a file from its first lines."""
     sample: list[tuple[int, bytes]] = []
     number = 0
     for chunk in _chunks(path, _SAMPLE_BYTES):
@@ -261,7 +261,7 @@ def _form(path: Path) -> _Form:
             raise _too_long(path, number) from None
         fields = max(fields, *counts)
         count, times = counts.most_common(1)[0]
-        if count in _FIELDS and times > most:  # where lines differ, reading them names the wrong one
+        if count in _FIELDS and times > most:  # if lines differ, reading them finds the wrong one
             form, most = _Form(path, separator, count, has_attributes), times
     if form is not None:
         return form
@@ -276,12 +276,12 @@ def _too_long(path: Path, line: int) -> ValueError:
 
 
 def _problem(form: _Form, is_header: bool, reason: str) -> ValueError:
-    """Find the line that is no edge."""
+    """Return an error that names the line that is not an edge."""
     for number, fields in _lines(form.path, form):
         where = f"{form.path}, line {number}"
         if len(fields) != form.fields:
             return ValueError(
-                f"{where}: has {len(fields)} fields, and other lines have {form.fields}; {_FORM}"
+                f"{where}: has {len(fields)} fields, but other lines have {form.fields}; {_FORM}"
             )
         if not all(fields[:2]):
             return ValueError(f"{where}: an id is empty; complete or remove the line")
@@ -317,7 +317,7 @@ def _fields(text: bytes, separator: str, errors: str = "replace") -> Iterator[li
 
 
 def _tidy(chunk: bytes, separator: str) -> bytes:
-    """Drop blanks that separate nothing: at both ends of lines, repeated, and before quotes."""
+    """Remove blanks that are not separators: at both ends of lines, repeated, and before quotes."""
     if separator == " ":
         if b"\t" in chunk or b"  " in chunk:
             chunk = re.sub(rb'("[^"\n]*")|[ \t]+', lambda found: found[1] or b" ", chunk)
@@ -359,7 +359,7 @@ def _from_first_line(path: Path) -> Iterator[bytes]:
 
 
 def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a file in chunks, each ends with a newline. Comments are empty lines."""
+    """Yield the lines of a file in chunks that end with a newline. Comments become empty lines."""
     rest, is_first = b"", True
     for read in _blocks(path, size):
         if is_first:
@@ -384,7 +384,7 @@ def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
 
 
 def _check_text(path: Path, start: bytes) -> None:
-    """Raise ValueError for files of other formats, which their first bytes tell."""
+    """Raise ValueError for files of other formats, by their first bytes."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError(f"{path}: is UTF-{32 if start[2:4] == bytes(2) else 16}; save the file as UTF-8")
     if problem := other_format(start, path.name):
@@ -418,7 +418,7 @@ _ERRORS = (
     SyntaxError, StopIteration, RecursionError,
 )  # fmt: skip
 _NEEDED = {"node": ("id",), "edge": ("source", "target")}  # attributes of elements of GraphML
-_KNOWN = {  # sentences for what networkx finds
+_KNOWN = {  # texts for networkx's errors
     r"undefined (source|target) '?([^']+?)'?$": r"an edge has the \1 \2, which no node has; add the node",
     r"node #(\d+) has no '(\w+)'": r"node \1 has no \2; add it",
     r"edge #(\d+) has no '(\w+)'": r"edge \1 has no \2; add it",
@@ -436,7 +436,7 @@ _KNOWN = {  # sentences for what networkx finds
 
 
 class _Refused(ValueError):
-    """Content that khop itself refuses."""
+    """Content that khop refuses."""
 
 
 _MATRIX_MARKET = b"%%MatrixMarket"
@@ -462,14 +462,14 @@ class EdgeFileImporter:
 
     @property
     def name(self) -> str:
-        """Name of the file without its endings."""
+        """Name of the file without its extensions."""
         name = self.path.name
         for suffix in (*_COMPRESSED, *_FORMATS, *_LIST_SUFFIXES):
             name = name.removesuffix(suffix)
         return name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its counts and notes. Nodes are numbered as they first appear."""
+        """Write the graph folder; return its counts and notes. Nodes are in order of first appearance."""
         refuse_existing(out)
         refuse_special(self.path, str(self.path))
         if not self.path.is_file():
@@ -499,10 +499,10 @@ class EdgeFileImporter:
 
 
 def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Return columns as the graph stores them, under names of files; a note tells each that is renamed."""
+    """Return stored columns under valid file names; each renamed column has a note."""
     found: dict[str, Any] = {}
     for name, column in columns.items():
-        short = stored_name(name, {*found, ORIGINAL_ID})  # whose values key draws
+        short = stored_name(name, {*found, ORIGINAL_ID})  # reserved: its values key draws
         if short != name:
             notes.append(f"attribute {name!r} is column {short!r}")
         found[short] = column.astype(np.uint8) if column.dtype == bool else column
@@ -536,9 +536,7 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
             re.sub(r"\W*not supported.*|No key type for id (\S+)\..*", r" \1", str(one.message))
             for one in told
         }
-        notes += [
-            f"{what.strip()}: has no type that is read, left out or kept as text" for what in sorted(unread)
-        ]
+        notes += [f"{what.strip()}: has a type that is not supported" for what in sorted(unread)]
         notes += tables.notes
         _check_finite(path, tables)
         is_int = all(type(node) is int and -(2**63) <= node < 2**63 for node in tables.ids)
@@ -567,7 +565,7 @@ def _check_finite(path: Path, tables: NetworkxTables) -> None:
 
 
 def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
-    """Return the error for a file that networkx cannot parse, with the line where it can be told."""
+    """Return the error for a file that networkx cannot parse, with the line if it is known."""
     message = " ".join(str(error).split())
     found = ((re.search(pattern, message), text) for pattern, text in _KNOWN.items())
     begun = next((int(note) for note in getattr(error, "__notes__", ()) if note.isdecimal()), 0)
@@ -584,16 +582,14 @@ def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
     with_word = (n for n, one in enumerate(lines, start=1) if n >= begun and holds and holds.search(one))
     line = int(place[1]) if place else next(with_word, begun)
     if not line:
-        return ValueError(
-            f"{path}: has no graph that is complete in its format; write it again, or as an edge list"
-        )
+        return ValueError(f"{path}: has no complete graph in its format; write it again, or as an edge list")
     written = lines[min(line, len(lines)) - 1].strip()
     what = f"the value {word!r} in {written[:60]!r}" if word and word in written else f"{written[:60]!r}"
-    return ValueError(f"{path}, line {line}: {what} is not what the format has here; correct the line")
+    return ValueError(f"{path}, line {line}: {what} is not valid in the format; correct the line")
 
 
 class _Elements:
-    """Elements of an XML file that have been read, counted so that an error has the line of its element."""
+    """Counts the elements of an XML file that have been read, so that an error has the element's line."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -619,7 +615,7 @@ class _Elements:
 
 
 class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
-    """Reader of GraphML that keeps both of two keys with one name."""
+    """Reader of GraphML that keeps both of two keys with the same name."""
 
     def __init__(self, content: bytes, notes: list[str]) -> None:
         super().__init__()
@@ -631,7 +627,7 @@ class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx h
         return self._elements.data_of(obj_xml, lambda: decode(graphml_keys, obj_xml))
 
     def find_graphml_keys(self, graph_element: Any) -> Any:
-        """Return the keys; the second of a name is NAME_ID."""
+        """Return the keys; a second key with the same name is named NAME_ID."""
         keys, defaults = super().find_graphml_keys(graph_element)
         taken: set[tuple[str, str]] = set()
         for key_id, key in keys.items():
@@ -666,7 +662,7 @@ def _gexf(content: bytes, notes: list[str]) -> Any:
 
 
 def _plain_xml(content: bytes) -> bytes:
-    """Return XML with blank comments; ValueError for entities, whose expansion may be endless."""
+    """Return XML with blanked comments; ValueError for entities, whose expansion may be endless."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         declared = rb"(<\?xml[^>]*?)\s+encoding\s*=\s*[\"'][^\"']*[\"']"
         content = re.sub(declared, rb"\1", content.decode("utf-16").encode(), count=1)
@@ -676,7 +672,7 @@ def _plain_xml(content: bytes) -> bytes:
 
 
 def _check_xml(content: bytes, graph: Any) -> None:
-    """Raise ValueError if networkx has merged nodes or edges of one id."""
+    """Raise ValueError if networkx has merged nodes or edges with the same id."""
     nodes = re.findall(rb"<(?:\w+:)?node\s[^>]*?\bid\s*=\s*[\"']([^\"']*)", content)
     _check_nodes([node.decode(errors="replace") for node in nodes], len(graph))
     edges = len(re.findall(rb"<(?:\w+:)?edge[\s/>]", content))
@@ -694,7 +690,7 @@ def _check_nodes(declared: list[str], count: int) -> None:
 
 
 def _gml(content: bytes, notes: list[str]) -> Any:
-    """Nodes have their labels as ids, or their numbers if labels are missing or not distinct."""
+    """Read GML. Ids are the labels of nodes, or their numbers if labels are missing or not distinct."""
     lines = content.decode().splitlines()
     try:
         return networkx.parse_gml(lines)
@@ -705,7 +701,7 @@ def _gml(content: bytes, notes: list[str]) -> Any:
 
 
 def _pajek(content: bytes, notes: list[str]) -> Any:
-    """Arcs and edges have a section each; where both are there, each edge is two arcs."""
+    """Read Pajek. Arcs and edges have separate sections; in a file with both, each edge is two arcs."""
     sections: dict[str, list[str]] = {}
     section: list[str] = []
     form = None
@@ -714,26 +710,28 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
         if word.startswith("*"):
             section, form = sections.setdefault(word, []), _PAJEK_LINES.get(word)
         elif form is not None and not word.startswith("%") and not re.match(form[0], line):
-            raise _Refused(f"line {number}: {line.strip()[:60]!r} is no {form[1]}; correct the line")
+            raise _Refused(f"line {number}: {line.strip()[:60]!r} is not a valid {form[1]}; correct the line")
         if not word.startswith("%"):
             section.append(line)
     for word in sections:
         if word not in ("*network", "*vertices", *_PAJEK_LINKS):
-            raise _Refused(f"has a section {word}; *Vertices, *Arcs, *Edges and *Matrix are read, remove it")
+            raise _Refused(
+                f"has a section {word}; remove it: only *Vertices, *Arcs, *Edges, *Matrix are read"
+            )
     vertices = sections.get("*vertices", [""])
     if len(vertices[0].split()) != 2:
         raise _Refused(
-            f"{vertices[0]!r} is not '*Vertices' and a number; two-mode networks are not read, correct it"
+            f"{vertices[0]!r} is not '*Vertices' and a number; two-mode networks are not read; correct it"
         )
     vertices[1:] = _vertices(int(vertices[0].split()[1]), vertices[1:], notes)
     parts = [sections[word] for word in _PAJEK_LINKS if len(sections.get(word, [])) > 1] or [[]]
     if any(re.search(r"\s\[", line) for part in (vertices, *parts) for line in part):
-        notes.append("times in brackets are left out")
+        notes.append("times in brackets are omitted")
     graph, *more = [pajek.parse_pajek(iter(vertices + part)) for part in parts]
     for edges in more:
         given = list(edges.edges(data=True))
         graph.add_edges_from([*given, *((v, u, of) for u, v, of in given)])
-        notes.append(f"{len(given):,} edges stand beside arcs: each is two arcs")
+        notes.append(f"the file has arcs and {len(given):,} edges: each edge is two arcs")
     for of in [*(of for _, of in graph.nodes(data=True)), *(of for *_, of in graph.edges(data=True))]:
         of.pop("id", None)  # the number of a vertex
         of |= {name: float(value) for name, value in of.items() if re.fullmatch(_NUMBER, str(value))}
@@ -742,7 +740,7 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
 
 
 def _vertices(count: int, lines: Sequence[str], notes: list[str]) -> list[str]:
-    """Return a line for each vertex; one without a name has its number as name, as in Pajek."""
+    """Return a line for each vertex; vertices without a name are named by number, as in Pajek."""
     given: dict[int, str] = {}
     for line in lines:
         for word in line.split()[:1]:
@@ -759,7 +757,7 @@ def _vertices(count: int, lines: Sequence[str], notes: list[str]) -> list[str]:
 
 
 def _matrix_market(path: Path) -> ReadEdges:
-    """Rows are sources and columns are destinations. Node i has the id i, from 1 on."""
+    """Read MatrixMarket. Rows are sources and columns are destinations. Ids of nodes count from 1."""
     try:
         import scipy.io
     except ImportError:
@@ -789,8 +787,8 @@ def _matrix_market(path: Path) -> ReadEdges:
             raise ValueError(f"{path}: the MatrixMarket file {reason}") from None
         written = lines[int(place[1]) - 1].strip()[:60]
         raise ValueError(
-            f"{path}, line {place[1]}: {written!r} is no entry of a matrix of this size: a row, a column and "
-            "a value; correct the line"
+            f"{path}, line {place[1]}: {written!r} is not an entry of a matrix of this size: a row, a "
+            "column and a value; correct the line"
         ) from None
     is_undirected = symmetry in ("symmetric", "hermitian")
     kept = matrix.row >= matrix.col if is_undirected else slice(None)  # scipy has added the opposites
@@ -798,7 +796,7 @@ def _matrix_market(path: Path) -> ReadEdges:
     if len(infinite):
         row, column = int(matrix.row[infinite[0]]) + 1, int(matrix.col[infinite[0]]) + 1
         raise ValueError(
-            f"{path}: the entry of row {row} and column {column} is no finite number; correct it"
+            f"{path}: the entry of row {row} and column {column} is not a finite number; correct it"
         )
     values = {} if kind == "pattern" else {WEIGHT: narrowed(matrix.data[kept].astype(np.float64))}
     return ReadEdges(

@@ -30,10 +30,10 @@ class IgbSet:
     name: str
     size: str  # folder
     kind: Literal["plain", "typed"]
-    md5: str | None = None  # of the archive; None: the publisher has none, or no archive
+    md5: str | None = None  # of the archive; None: not published, or there is no archive
     num_labeled: Mapping[int, int] = field(
         default_factory=dict
-    )  # by the number of classes, if not all papers
+    )  # by the number of classes, unless all papers
 
     @property
     def url(self) -> str | None:
@@ -89,7 +89,7 @@ def igb_edges(
 def _chunks(path: Path) -> Iterator[EdgeTable]:
     pairs = npy_array(path)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"{path}: has shape {pairs.shape}, and (edges, 2) is expected; download it again")
+        raise ValueError(f"{path}: has shape {pairs.shape}, but (edges, 2) is expected; download it again")
     for first in range(0, max(1, len(pairs)), _EDGES_AT_ONCE):
         part = pairs[first : first + _EDGES_AT_ONCE]
         yield EdgeTable(part[:, 0].copy(), part[:, 1].copy())
@@ -114,7 +114,7 @@ LABEL_FILES = {19: "node_label_19.npy", 2983: "node_label_2K.npy"}
 
 @dataclass(frozen=True)
 class IgbImporter:
-    """An import of one size of the benchmark; ValueError for a size that does not exist."""
+    """An import of one size of the benchmark; ValueError for an unknown size."""
 
     options: IgbOptions
     context: ImportContext
@@ -162,7 +162,7 @@ def _labeled(table: NodeTable, folder: Path, igb: IgbSet, num_classes: int) -> N
     assert table.count is not None
     if len(labels) > table.count:
         raise ValueError(
-            f"{path}: has {len(labels):,} labels, and there are {table.count:,} papers; download it again"
+            f"{path}: has {len(labels):,} labels, but there are {table.count:,} papers; download it again"
         )
     labels = np.concatenate([labels, np.full(table.count - len(labels), -1)])
     labeled = igb.num_labeled.get(num_classes, table.count)

@@ -41,7 +41,7 @@ def movielens_tables(folder: Path) -> tuple[Any, Any]:
 
 
 def _table(path: Path, separator: str = ",", names: Sequence[str] = ()) -> Any:
-    """Read a CSV file. One with names of its columns is in Latin-1, without a header and without quotes."""
+    """Read a CSV file. If `names` are given, it is Latin-1 without a header and quotes."""
     kinds = {"rating": pa.float32(), "title": pa.string(), "genres": pa.string()} if names else {}
     with reading(str(path), "download it again"):
         text = path.read_text("latin-1").replace("::", "\t").encode() if names else path.read_bytes()
@@ -57,7 +57,7 @@ def _table(path: Path, separator: str = ",", names: Sequence[str] = ()) -> Any:
 
 
 _ADDRESS = "https://files.grouplens.org/datasets/movielens"
-_MD5: Mapping[str, str | None] = {  # as the publisher gives them; the others change with each release
+_MD5: Mapping[str, str | None] = {  # as published; the other sets change with each release
     "ml-100k": "0e33842e24a9c977be4e0107933c0723",
     "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
     "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
@@ -66,13 +66,13 @@ _MD5: Mapping[str, str | None] = {  # as the publisher gives them; the others ch
     "ml-latest-small": None,
     "ml-latest": None,
 }
-_VAL, _TEST = 0.8, 0.9  # of the ratings in time
+_VAL, _TEST = 0.8, 0.9  # of the ratings by time
 _FILES = ("ratings.csv", "ratings.dat", "u.data")
 
 
 @dataclass(frozen=True)
 class MovielensImporter:
-    """An import of one MovieLens set; ValueError for a set that does not exist."""
+    """An import of one MovieLens set; ValueError for an unknown set."""
 
     options: MovielensOptions
     context: ImportContext

@@ -44,7 +44,7 @@ class OgbSet:
     layout: Literal["csv", "npz"] = "csv"  # "binary" in master.csv
     kind: Literal["plain", "typed"] = "plain"  # "is hetero" in master.csv
     edges: Literal["as stored", "both directions"] = "as stored"  # "add_inverse_edge" in master.csv
-    num_classes: int = 0  # 0: the labels are several answers of yes and no
+    num_classes: int = 0  # 0: multi-label
 
     @property
     def has_links(self) -> bool:
@@ -58,7 +58,7 @@ class OgbSet:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Names of the set's folder: in the archive, and where OGB's package puts it."""
+        """Names of the set's folder: in the archive, and in OGB's package."""
         return self.download_name, self.name.replace("-", "_"), self.name
 
 
@@ -86,7 +86,7 @@ UNKNOWN_CLASS, UNKNOWN_ANSWER = -1, 255
 
 
 def ogb_labels(values: npt.NDArray[Any], num_classes: int, path: Path) -> npt.NDArray[Any]:
-    """Return classes as int64 (nodes,), -1 for NaN; or with 0 classes answers as uint8, 255 for NaN.
+    """Return classes as int64 (nodes,), -1 for NaN; or with 0 classes, multi-labels as uint8, 255 for NaN.
 
     `values` is (nodes, tasks). ValueError for a value that is neither.
     """
@@ -97,13 +97,13 @@ def ogb_labels(values: npt.NDArray[Any], num_classes: int, path: Path) -> npt.ND
     if wrong.any():
         row, column = (int(at[0]) for at in np.nonzero(wrong))
         raise ValueError(
-            f"{path}, row {row + 1}: the label is {values[row, column]:g}, and there are {most} classes, "
+            f"{path}, row {row + 1}: the label is {values[row, column]:g}, but there are {most} classes, "
             f"0 to {most - 1}; download the set again"
         )
     if num_classes == 0:
         return np.where(unknown, UNKNOWN_ANSWER, whole).astype(np.uint8)
     if values.shape[1] != 1:
-        raise ValueError(f"{path}: has {values.shape[1]} labels per node, and 1 is expected")
+        raise ValueError(f"{path}: has {values.shape[1]} labels per node, but 1 is expected")
     return np.where(unknown, UNKNOWN_CLASS, whole)[:, 0]
 
 
@@ -126,7 +126,7 @@ def ogb_splits(folder: Path) -> Splits:
 
 
 def ids_of(given: Any, name: str, path: Path) -> npt.NDArray[np.int64]:
-    """Return the whole numbers under a name of a dict of tensors or arrays."""
+    """Return the integers of a name in a dict of tensors or arrays."""
     if not isinstance(given, dict) or name not in given:
         raise ValueError(f"{path}: has no {name!r}; download the set again")
     return np.asarray(given[name]).astype(np.int64)
@@ -185,7 +185,7 @@ def only_count(path: Path) -> int:
     """Return the number of nodes or edges in a file that lists it for each graph of a set."""
     counts = csv_numbers(path)[:, 0]
     if len(counts) != 1:
-        raise ValueError(f"{path}: the set has {len(counts)} graphs, and sets of one graph are read")
+        raise ValueError(f"{path}: the set has {len(counts)} graphs; only sets of one graph are read")
     return int(counts[0])
 
 
@@ -211,14 +211,14 @@ def csv_edges(folder: Path, num_edges: int, scratch: Scratch, edges: Directions)
     columns, first, path = csv_columns(folder, "edge", num_edges, scratch), 0, folder / "edge.csv.gz"
     for block in csv_blocks(path, "int64"):
         if block.shape[1] != 2:
-            raise ValueError(f"{path}: has {block.shape[1]} columns, and 2 are expected; download it again")
+            raise ValueError(f"{path}: has {block.shape[1]} columns, but 2 are expected; download it again")
         rows = slice(first, first + len(block))
         of_block = {name: column[rows] for name, column in columns.items()}
         yield edge_table((block[:, 0], block[:, 1]), of_block, edges)
         first += len(block)
     if first != num_edges:
         raise ValueError(
-            f"{path}: has {first:,} edges, num-edge-list says {num_edges:,}; download the set again"
+            f"{path}: has {first:,} edges, but num-edge-list has {num_edges:,}; download the set again"
         )
 
 
@@ -226,7 +226,7 @@ def _from_npz(raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
     path = raw / "data.npz"
     counts = NpzArray.of(path, "num_nodes_list").whole()
     if len(counts) != 1:
-        raise ValueError(f"{path}: the set has {len(counts)} graphs, and sets of one graph are read")
+        raise ValueError(f"{path}: the set has {len(counts)} graphs; only sets of one graph are read")
     columns = {}
     for name in NpzArray.names(path):
         if name.startswith("node_"):
@@ -240,7 +240,7 @@ def _npz_edges(path: Path, edges: Directions) -> Iterator[EdgeTable]:
     """Yield edges from two cursors in edge_index: the sources come first, then the destinations."""
     index = NpzArray.of(path, "edge_index")
     if len(index.shape) != 2 or index.shape[0] != 2:
-        raise ValueError(f"{path}, array edge_index: has shape {index.shape}, and (2, edges) is expected")
+        raise ValueError(f"{path}, array edge_index: has shape {index.shape}, but (2, edges) is expected")
     count = index.shape[1]
     ends = [index.numbers(row * count, count, _EDGES_AT_ONCE) for row in range(2)]
     names = [name for name in NpzArray.names(path) if name.startswith("edge_") and name != "edge_index"]
@@ -279,7 +279,7 @@ def triplets(raw: Path) -> list[EdgeType]:
     path = raw / "triplet-type-list.csv.gz"
     rows = csv_rows(path)
     if any(len(row) != 3 for row in rows):
-        raise ValueError(f"{path}: a row has {len(rows[0])} fields, and 3 are expected")
+        raise ValueError(f"{path}: a row has {len(rows[0])} fields, but 3 are expected")
     return sorted((head, relation, tail) for head, relation, tail in rows)
 
 
@@ -303,9 +303,9 @@ LABEL = "label"
 
 
 def ogb_nodes(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratch) -> SetGraph:
-    """Read a node set. `directions` adds opposite edges to those of the set itself.
+    """Read a node set. `directions` adds opposite edges to those of the set.
 
-    With several node types the opposite edges are types of their own, named rev_RELATION.
+    With several node types, the opposite edges are separate types, named rev_RELATION.
     """
     if ogb.kind == "typed":
         return _typed(ogb, folder, directions, scratch)
@@ -326,7 +326,7 @@ def labeled(table: NodeTable, labels: npt.NDArray[Any], ogb: OgbSet) -> NodeTabl
 
 
 def task(ogb: OgbSet) -> str:
-    """Return the kind of the task of a node set's labels."""
+    """Return the kind of task of a node set."""
     return "node-classification" if ogb.num_classes else "multi-label"
 
 
@@ -385,7 +385,7 @@ def _part(path: Path) -> Links:
     """Return the links of a split, without its negatives."""
     given = tensor_file(path)
     if not isinstance(given, dict):
-        raise ValueError(f"{path}: holds a {type(given).__name__}, and a dict is expected")
+        raise ValueError(f"{path}: has a {type(given).__name__}, but a dict is expected")
     found = {str(name): values for name, values in given.items() if "neg" not in str(name)}
     ends = [pair for pair in _ENDS if set(pair) <= set(found)]
     if "edge" in found:
@@ -394,7 +394,7 @@ def _part(path: Path) -> Links:
     elif ends:
         found["source"], found["destination"] = (np.asarray(found[name]) for name in ends[0])
     else:
-        raise ValueError(f"{path}: has {', '.join(found)}, and no links; download the set again")
+        raise ValueError(f"{path}: has {', '.join(found)}, but no links; download the set again")
     return found
 
 
@@ -459,7 +459,7 @@ def _opposite(edge_type: EdgeType, table: EdgeTable) -> EdgeTable:
 
 @dataclass(frozen=True)
 class OgbImporter:
-    """An import of one of OGB's sets; ValueError for a set that OGB does not have."""
+    """An import of one of OGB's sets; ValueError for an unknown set."""
 
     options: OgbOptions
     context: ImportContext

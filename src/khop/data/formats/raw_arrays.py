@@ -27,8 +27,8 @@ _BLOCK_BYTES = 16 << 20
 def csv_blocks(path: Path, dtype: Literal["int64", "float64"]) -> Iterator[npt.NDArray[Any]]:
     """Yield the rows of a file, .csv or .csv.gz, as arrays (rows, columns), in order.
 
-    pyarrow's ArrowInvalid for a field that is no such number. Nulls are NaN, and invalid in int64. ValueError
-    for a damaged file.
+    pyarrow's ArrowInvalid for a field that is not a number of the dtype. Nulls are NaN, and invalid for
+    int64. ValueError for a damaged file.
     """
     names = [str(column) for column in range(csv_width(path))]
     if not names:
@@ -43,7 +43,7 @@ def csv_blocks(path: Path, dtype: Literal["int64", "float64"]) -> Iterator[npt.N
             )
             for batch in reader:
                 if dtype == "int64" and any(column.null_count for column in batch.columns):
-                    raise pa.ArrowInvalid("a null is no whole number")
+                    raise pa.ArrowInvalid("a null is not a whole number")
                 columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
                 yield np.stack(columns, axis=1)
     except OSError as error:
@@ -64,13 +64,13 @@ Numbers = npt.NDArray[Any]
 def csv_numbers(path: Path, rows: int | None = None, scratch: Scratch | None = None) -> Numbers:
     """Return the numbers of a file as (rows, columns): int64 if all are whole numbers, else float32.
 
-    Nulls are NaN. `rows` is the expected number of rows; ValueError if the file has another one. With
-    `scratch`, a large array is a mapped file.
+    Nulls are NaN. `rows` is the expected number of rows; ValueError if the file has a different number. With
+    `scratch`, a large array is memory-mapped.
     """
     try:
         return _array(path, csv_blocks(path, "int64"), "int64", rows, scratch)
     except pa.ArrowInvalid:
-        # Through float64, as the publishers' own readers do: the same bits.
+        # Through float64, like the publishers' readers, for the same bits.
         blocks = (block.astype(np.float32) for block in _readable(path))
         return _array(path, blocks, "float32", rows, scratch)
 
@@ -89,7 +89,7 @@ def _array(
         made = np.concatenate(parts) if parts else np.empty((0, width), dtype)
         if rows is not None and len(made) != rows:
             raise ValueError(
-                f"{path}: has {len(made):,} rows, and {rows:,} are expected; download the set again, or "
+                f"{path}: has {len(made):,} rows, but {rows:,} are expected; download the set again, or "
                 "correct it"
             )
         return made
@@ -100,7 +100,7 @@ def csv_table(path: Path) -> dict[str, list[str]]:
     """Return the text of each column by its name. ValueError for a file that is missing or damaged."""
     rows = csv_rows(path)
     if len(rows) < 2:
-        raise ValueError(f"{path}: has {len(rows)} rows, and a header and values are expected")
+        raise ValueError(f"{path}: has {len(rows)} rows, but a header and values are expected")
     return {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])}
 
 
@@ -121,7 +121,7 @@ def csv_rows(path: Path) -> list[list[str]]:
 def npy_array(path: Path, raw_width: int | None = None) -> npt.NDArray[Any]:
     """Map a .npy file. Nothing is unpickled.
 
-    With `raw_width` the file may also be float32 numbers without a header, in rows of that many.
+    With `raw_width`, the file may also be float32 numbers without a header, in rows of this width.
     """
     try:
         mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -154,7 +154,7 @@ class NpzArray:
 
     @classmethod
     def find(cls, path: Path, name: str) -> NpzArray | None:
-        """Read the header of an array; None if the file has none of that name. Nothing is unpickled."""
+        """Read the header of an array; None if it does not exist. Nothing is unpickled."""
         try:
             with zipfile.ZipFile(path) as archive:
                 if f"{name}.npy" not in archive.namelist():
@@ -166,14 +166,14 @@ class NpzArray:
         dtype = np.dtype(descr)
         if dtype.hasobject:
             raise ValueError(
-                f"{path}, array {name}: holds Python objects, and reading them executes code of the file; "
+                f"{path}, array {name}: has Python objects, and reading them executes code of the file; "
                 "convert it yourself if you trust it, by numpy.savez of plain arrays"
             )
         return cls(path, name, dtype, shape)
 
     @classmethod
     def of(cls, path: Path, name: str) -> NpzArray:
-        """Read the header of an array that must be there."""
+        """Read the header of an array that must exist."""
         found = cls.find(path, name)
         if found is None:
             raise ValueError(
@@ -204,7 +204,7 @@ class NpzArray:
         """Yield `count` numbers from position `first` on, in the array's order, `at_once` together."""
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
             header_of(cast(BinaryIO, file))
-            file.seek(first * self.dtype.itemsize, 1)  # of a compressed array: decompressed and thrown away
+            file.seek(first * self.dtype.itemsize, 1)  # for a compressed array: decompressed and discarded
             for start in range(0, count, max(1, at_once)):
                 yield self._read(file, min(at_once, count - start))
 
@@ -217,7 +217,7 @@ class NpzArray:
 
 
 def rows_together(streams: Sequence[Iterator[Numbers]], name: str) -> Iterator[tuple[Numbers, ...]]:
-    """Yield the same rows of all streams, whatever blocks they come in.
+    """Yield the same rows of all streams, regardless of their blocks.
 
     ValueError unless all streams have the same number of rows; `name` for errors.
     """
@@ -247,7 +247,7 @@ class Scratch:
     @classmethod
     @contextmanager
     def beside(cls, out: Path, most_bytes: int) -> Iterator[Scratch]:
-        """Make the folder next to the graph folder `out`."""
+        """Create the folder next to the graph folder `out`."""
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.reading-", dir=out.parent) as folder:
             yield cls(Path(folder), most_bytes)
@@ -262,7 +262,7 @@ class Scratch:
             first += len(block)
         if first != shape[0]:
             raise ValueError(
-                f"{name}: has {first:,} rows, and {shape[0]:,} are expected; download the set again, or "
+                f"{name}: has {first:,} rows, but {shape[0]:,} are expected; download the set again, or "
                 "correct it"
             )
         return made

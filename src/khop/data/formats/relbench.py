@@ -79,7 +79,7 @@ def _time(table: RelbenchTable) -> dict[str, str]:
 
 
 def _columns(table: RelbenchTable) -> dict[str, Any]:
-    """Return the features: all columns but keys and the time."""
+    """Return the features: all columns except keys and the time."""
     taken = {table.key, table.time, *table.links}
     found = {}
     for entry in table.rows.schema:
@@ -90,7 +90,7 @@ def _columns(table: RelbenchTable) -> dict[str, Any]:
 
 
 def _kind(dtype: Any, column: Any) -> dict[str, Any] | None:
-    """Return the kind of a column; None for one that is no feature, such as lists."""
+    """Return the kind of a column; None for columns that are not features, such as lists."""
     if pa.types.is_boolean(dtype):
         return {"kind": "bool"}
     if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
@@ -108,13 +108,13 @@ class RelbenchLabels:
     """A task over the rows of one table: labels with dates, in files for training, validation and test."""
 
     name: str
-    files: Mapping[str, Path]  # by split; those that have labels
+    files: Mapping[str, Path]  # by split, of splits with labels
     entity: str  # the column of ids
     node_type: str
     time: str
     label: str
     kind: str  # of the task of a run
-    metric: str  # the one that RelBench compares
+    metric: str  # RelBench's metric of comparison
 
     edges: ClassVar[Mapping[str, Any]] = {}  # to add to the spec
 
@@ -179,7 +179,7 @@ class RelbenchLinks:
 
 
 def relbench_task(folder: Path, name: str, database: str) -> RelbenchLabels | RelbenchLinks:
-    """Read what the files of a task record. ValueError for other files."""
+    """Read a task from the metadata of its files. ValueError for other files."""
     path = folder / "train.parquet"
     with reading(str(path), "download it again", "is not a Parquet file, or is damaged"):
         rows = pq.read_table(path)
@@ -215,21 +215,21 @@ def write_run(task: RelbenchLabels | RelbenchLinks, out: Path, graph: Path) -> N
     lines = (
         f"graph = {json.dumps(str(graph))}",
         *task.settings(out),
-        "model = { hidden = 128, embedding = 0 }",  # tables without columns have edges alone
+        "model = { hidden = 128, embedding = 0 }",  # tables without columns have only edges
     )
     (out / "run.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _inline(values: Mapping[str, str]) -> str:
-    """Return text values as an inline table of TOML, whose strings are those of JSON."""
+    """Return strings as an inline table of TOML, whose strings are like JSON's."""
     entries = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
     return f"{{ {entries} }}"
 
 
 _COUNTS = {"rel-hm": 12, "rel-avito": 12, "rel-stack": 100}  # K of a database's recommendations, else 10
-_CLASSES = 2  # distinct labels of a classification: RelBench's are binary, and other numbers are regressed
+_CLASSES = 2  # distinct labels of a classification: RelBench's are binary; other numbers are regressed
 _ADDRESS = "https://relbench.stanford.edu/download"
-_CUT_OFFS: Mapping[str, tuple[date, date]] = {  # first days of validation and of test, as RelBench has them
+_CUT_OFFS: Mapping[str, tuple[date, date]] = {  # RelBench's first days of validation and test
     "rel-f1": (date(2005, 1, 1), date(2010, 1, 1)),
     "rel-trial": (date(2020, 1, 1), date(2021, 1, 1)),
 }
@@ -278,20 +278,20 @@ class RelbenchImporter:
     def _folder(
         self, archive: str, names: list[str], content: str, source: str, notice: ProgressCallback | None
     ) -> Path:
-        """Return a folder of the database. Each has a db.zip: a mirror has a folder for each database."""
+        """Return a folder of the database. Each database has a db.zip, so a mirror has a folder for each."""
         home = f"{(self.options.mirror or _ADDRESS).rstrip('/')}/{self.name}/{archive}.zip"
         root = root_folder(replace(self.options, mirror=None), self.context, home, notice)
         return set_folder(root, names, [content], source)
 
     def _cut_offs(self) -> tuple[date, date]:
-        """Return the first days of validation and of test."""
+        """Return the first days of validation and test."""
         known = _CUT_OFFS.get(self.name, (None, None))
         given = zip((self.options.val, self.options.test), ("val", "test"), known, strict=True)
         val, test = (day if text is None else _day(text, name) for text, name, day in given)
         if val is None or test is None:
             raise ValueError(
                 f"relbench:{self.name}: give the first days of validation and test, as --val 2020-01-01 "
-                f"--test 2021-01-01; khop knows those of {', '.join(_CUT_OFFS)}"
+                f"--test 2021-01-01; khop knows them for {', '.join(_CUT_OFFS)}"
             )
         return val, test
 

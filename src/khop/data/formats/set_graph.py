@@ -26,10 +26,10 @@ SPLITS_SOURCE = "https://arxiv.org/abs/2106.10934"  # GRAND, table 2, row GS-mea
 
 @dataclass(frozen=True)
 class Published:
-    """A published result, and settings of a run to start from."""
+    """A published result, and suggested settings of a run."""
 
     metric: str
-    value: str  # as published, on test
+    value: str  # as published, on the test split
     model: str
     source: str
     settings: Settings = field(default_factory=dict)
@@ -75,7 +75,7 @@ PUBLISHED: Mapping[str, Published] = {
 
 
 def memory_budget(context: ImportContext) -> int:
-    """Return the budget of an import in bytes: as given, or half of what is free."""
+    """Return the budget of an import in bytes: as given, or half of the free memory."""
     return free_memory_bytes() // 2 if context.memory is None else context.memory
 
 
@@ -85,16 +85,16 @@ EDGE: EdgeType = (NODE, "to", NODE)
 
 @dataclass(frozen=True)
 class SetGraph:
-    """Tables of a set, and the record of it that its graph folder keeps."""
+    """Tables of a set, and its record in the graph folder."""
 
     name: str
     nodes: Mapping[NodeType, NodeTable]
     edges: Mapping[EdgeType, EdgeTable | EdgeChunks]
     labels: Mapping[NodeType, str] = field(default_factory=dict)  # the task of each label
-    notes: Sequence[str] = ()  # of what was left out or renamed
+    notes: Sequence[str] = ()  # about omitted or renamed columns
 
     def write(self, out: Path, context: ImportContext, notice: ProgressCallback | None) -> str:
-        """Write the graph folder, complete or not at all. Return its counts, and a line for each note."""
+        """Write the graph folder atomically. Return its counts, and a line for each note."""
         published = PUBLISHED.get(self.name)
         record = {
             "name": self.name,
@@ -113,7 +113,7 @@ class SetGraph:
 
 
 def stored_name(name: str, taken: Collection[str] = ()) -> str:
-    """Return a name as a graph folder stores it: letters, digits and single underscores."""
+    """Return a name valid in a graph folder: letters, digits and single underscores."""
     short = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._-") or "column"
     numbered = (f"{short}.{at}" for at in count(2))
     return next(each for each in chain([short], numbered) if each not in taken)

@@ -15,20 +15,20 @@ _MODULES = ("numpy._core.multiarray", "numpy.core.multiarray")  # since NumPy 2,
 
 
 class Record:
-    """Name of a class in a .pt file, such as torch_geometric's Data. It is never made."""
+    """Stands for a class in a .pt file, such as torch_geometric's Data, which is never instantiated."""
 
 
 def tensor_file(path: Path, names: tuple[str, ...] = ()) -> Any:
     """Return the values of a .pt file: dicts, lists, text, numbers, tensors and NumPy arrays of numbers.
 
-    Nothing else is unpickled; `names` are classes that the file may mention, and each of them becomes
-    `Record`. ValueError with the way out for a file that needs more.
+    Nothing else is unpickled; `names` are classes that the file may contain, each of which becomes `Record`.
+    ValueError with a remedy for a file that needs others.
     """
     known: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [*_numpy_types()]
     known += [(Record, name) for name in names]
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(known):
-            warnings.simplefilter("ignore", UserWarning)  # of the protocol of pickle that the file has
+            warnings.simplefilter("ignore", UserWarning)  # about the file's pickle protocol
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; give the folder as it was published") from None
@@ -42,7 +42,7 @@ def tensor_file(path: Path, names: tuple[str, ...] = ()) -> Any:
 
 
 def way_out(path: Path) -> str:
-    """Return the line that a user may run to convert a file, which executes the code in it."""
+    """Return a command that converts a file, which executes code in it."""
     return (
         f"python -c \"import torch; d = torch.load('{path}', weights_only=False); "
         f"d = d[0] if isinstance(d, tuple) else d; "
@@ -65,4 +65,4 @@ def _numpy_types() -> Iterator[Callable[..., Any] | tuple[Callable[..., Any], st
 
 def _needed(message: str) -> str:
     _, _, rest = message.partition("GLOBAL ")
-    return f"holds {rest.split()[0]}" if rest else "holds more than torch reads without executing code"
+    return f"holds {rest.split()[0]}" if rest else "has content that torch cannot read without executing code"

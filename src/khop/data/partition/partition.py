@@ -1,7 +1,7 @@
 """Partitioning of a graph folder into parts, and of its nodes into clusters for Cluster-GCN.
 
-Each part is a graph folder with the nodes that it owns. Some arrays of all nodes, a few bytes per node, are
-stored once for all machines.
+Each part is a graph folder with its nodes. Some arrays of all nodes, a few bytes per node, are stored once
+for all machines.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Renumbering:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writer of the folder of one part. It holds only the renumbering and copied chunks in memory."""
+    """Writer of the folder of one part. Only the renumbering and copied chunks are in memory."""
 
     source: GraphFolder
     renumbering: Renumbering
@@ -200,7 +200,7 @@ class _OwnedRows:
 
 
 def needs_times(source: GraphFolder, entry: EdgeEntry) -> bool:
-    """Return whether a part has to store the time of each edge.
+    """Return True if a part has to store the time of each edge.
 
     This is the case if rows are sorted by the times of source nodes, which other parts may own.
     """
@@ -272,7 +272,7 @@ class PartitionSettings:
         return f"{type(self.method).__module__}:{type(self.method).__qualname__}"
 
     def partitioner(self) -> Partitioner:
-        """Make the method. Raises ValueError if there is none of this kind."""
+        """Build the method. Raises ValueError for an unknown kind."""
         if not isinstance(self.method, str):
             return self.method
         context = PartitionContext(self.parts, self.seed)
@@ -300,7 +300,7 @@ def write_parts(
 ) -> PartitionBook:
     """Partition a graph folder; see `khop.partition_graph`.
 
-    Methods other than METIS hold no edges and no columns in memory.
+    Methods other than METIS do not keep edges or columns in memory.
     """
     folder, target = open_folder(source), Path(out)
     refuse_existing(target)
@@ -414,13 +414,13 @@ def write_clusters(
     threads: int = 1,
     notice: ProgressCallback | None = None,
 ) -> Path:
-    """Write a graph folder with a further column of all node types; see `khop.cluster_graph`."""
+    """Write a graph folder with an additional column of all node types; see `khop.cluster_graph`."""
     folder, target = open_folder(source), Path(out)
     column_name(column)
     columns = dict(folder.columns())
     for type_, of_type in columns.items():
         if column in of_type and not isinstance(type_, tuple):
-            raise ValueError(f"column {column!r}: {type_!r} nodes have it already; give another name")
+            raise ValueError(f"column {column!r}: {type_!r} nodes already have it; give another name")
     refuse_existing(target)
     refuse_damage(folder, notice)
     graph = open_csc_graph(folder)

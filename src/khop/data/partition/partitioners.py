@@ -109,13 +109,13 @@ class PartitionContext:
 def balance_of(
     folder: GraphFolder, numbering: TypeNumbering, parts: int, names: Sequence[str], slack: float
 ) -> Balance:
-    """Compute limits: no part holds more than 1 + slack times its share of each quantity in `names`.
+    """Compute limits: at most 1 + slack times a part's equal share of each quantity in `names`.
 
     "nodes" sets one limit per node type. "edges" counts edges by their destinations. "bytes" counts the
     bytes of node columns. Any other name is a split, such as "train".
     """
     if not slack >= 0 or math.isinf(slack):
-        raise ValueError(f"slack {slack}: must be a number from 0 on, as 0.05 for 5 %")
+        raise ValueError(f"slack {slack}: must be a number, at least 0, such as 0.05 for 5 %")
     splits = [name for name in names if name not in (NODES, EDGES, BYTES)]
     _check_names(folder, names, splits)
     shared: dict[str, _Shared] = {}
@@ -166,7 +166,7 @@ def _check_names(folder: GraphFolder, names: Sequence[str], splits: Sequence[str
         if name not in known:
             raise ValueError(f"balance {name!r}: parts can be balanced by {', '.join(known)}")
     if len(set(names)) != len(names) or not names:
-        raise ValueError(f"balance {list(names)}: give one name or more, each once")
+        raise ValueError(f"balance {list(names)}: give at least one name, each once")
     if len(splits) > _MOST_SPLITS:
         raise ValueError(f"balance by {len(splits)} splits: at most {_MOST_SPLITS}")
 
@@ -263,8 +263,8 @@ class Streaming:
     """A method in four stages: cluster neighbors, place clusters, place single nodes, and move nodes to the
     parts of their neighbors. Each stage makes several passes.
 
-    Neighbors are the sources of in-edges, of all edge types alike. In a graph with edges in one direction
-    only, a node is therefore placed with its sources. The result depends only on the graph, the number of
+    Neighbors are the sources of in-edges of all edge types. In a graph with edges in only one direction, a
+    node is therefore placed with its sources. The result depends only on the graph, the number of
     parts and the limits.
     """
 

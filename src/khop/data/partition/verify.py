@@ -92,7 +92,7 @@ def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[FileFinding]:
     }
     for node_type, ids in originals.items():
         if torch.unique(ids).numel() != ids.numel():
-            yield FileFinding(BOOK, f"two {node_type!r} nodes have one original id; {WRITE_AGAIN}")
+            yield FileFinding(BOOK, f"two {node_type!r} nodes have the same original id; {WRITE_AGAIN}")
         for name in parts[0].schema.columns.get(node_type, {}):
             file = layout.node_column(node_type, name)
             of_parts = [part.columns()[node_type][name] for part in parts]
@@ -114,7 +114,7 @@ def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[FileFinding]:
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return True for equal bytes. NaN, an unknown number to predict, is equal to itself."""
+    """Return True for equal bytes. NaN, an unknown regression target, is equal to itself."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     return torch.equal(*(values.contiguous().view(-1).view(torch.uint8) for values in (one, other)))

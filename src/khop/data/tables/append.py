@@ -38,7 +38,7 @@ Ids = Mapping[NodeType, "list[str] | list[int]"]
 
 @dataclass(frozen=True)
 class Appended:
-    """Counts of an append, for people."""
+    """Counts of an append."""
 
     path: Path  # of the snapshot
     snapshot: str  # its id
@@ -65,16 +65,16 @@ def append(
 ) -> Appended:
     """Append rows of tables to an imported graph, or delete nodes, as a new snapshot of its folder.
 
-    The new snapshot equals, bit for bit, a graph imported from all rows at once with the encoders and splits
-    of the graph. It is written completely or not at all, and an interrupted append continues where it
-    stopped. Processes that have opened the graph keep their snapshot.
+    The new snapshot is bit-identical to a graph imported from all rows at once with the encoders and splits
+    of the graph. It is written atomically, and an interrupted append continues where it stopped. Processes
+    that have opened the graph keep their snapshot.
 
     The same spec and files are appended only once, also after `khop.compact`. If all their nodes have been
     deleted since, appending them again restores the nodes and their edges.
 
     Args:
         graph: Folder of a graph that `khop.import_tables` has written.
-        spec: Tables of new nodes and edges, as of `khop.import_tables` with `encoders=graph`. Edges may also
+        spec: Tables of new nodes and edges, as in `khop.import_tables` with `encoders=graph`. Edges may also
             name nodes of the graph.
         delete: Original ids of nodes to delete, by node type, instead of `spec`. Their edges are deleted too,
             and other nodes are renumbered. Earlier snapshots keep the nodes until `khop.compact`.
@@ -83,7 +83,7 @@ def append(
         threads: Threads that read files (default 1).
         folder: Folder of relative paths in a mapping (default: the working directory).
         environment: Variables of `database = "env:NAME"` in the spec (default: none).
-        notice: Function that is called with the progress (default: none).
+        notice: Function called with the progress (default: none).
     Returns:
         The snapshot, and the number of added or deleted nodes and edges by type.
     Raises:
@@ -164,8 +164,8 @@ class _Append:
         before = record.tables(given)
         home = self.graph / SNAPSHOTS
         if before is not None and not before.is_gone(self.graph):
-            shutil.rmtree(ImportFolder.at(home / _NEXT).path, ignore_errors=True)  # of a killed process
-            note = "nothing to do: the same spec and files were appended already"
+            shutil.rmtree(ImportFolder.at(home / _NEXT).path, ignore_errors=True)  # left by a killed process
+            note = "nothing to do: the same spec and files have already been appended"
             return Appended(self.base.path, before.snapshot, {}, {}, (note,))
         home.mkdir(exist_ok=True)
         with ImportFolder.open(home / _NEXT, f"{given} {self.base.fingerprint}") as stages:
@@ -186,7 +186,7 @@ class _Append:
         return Appended(target, snapshot.id, nodes, edges, tuple(notes))
 
     def _import(self, later: Path, encoders: GivenEncoders) -> dict[str, Any]:
-        shutil.rmtree(later, ignore_errors=True)  # of a process that was killed before it recorded the stage
+        shutil.rmtree(later, ignore_errors=True)  # left by a killed process
         done = run_import(
             self.spec, later, self.source, threads=self.threads, memory=self.memory, notice=self.notice,
             encoders=encoders,
@@ -209,5 +209,5 @@ class _Append:
             if rules.duplicates not in ("keep", "refuse"):
                 raise ValueError(
                     f'edges."{" ".join(edge_type)}".duplicates is {rules.duplicates!r}: append keeps the '
-                    "edges of the graph as they are; leave it out, or import all tables again"
+                    "edges of the graph unchanged; remove it, or import all tables again"
                 )

@@ -28,7 +28,7 @@ _ADDRESS = re.compile(r"postgres(ql)?://|\s*(host|hostaddr|port|dbname|user|serv
 _TIMEOUT_S = 10
 _BEGIN = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _EXPORT = "SELECT pg_export_snapshot(), current_database() || ' ' || txid_current_snapshot()::text"
-# Sentences for errors of Postgres, whose messages may repeat parts of an address, and so of a password.
+# Texts for errors of Postgres, whose messages may contain parts of an address, including the password.
 _REASONS = {
     "authentication failed|no password supplied": "the user or the password is refused",
     "no pg_hba.conf entry": "the server does not let this user in from here",
@@ -45,7 +45,7 @@ _REASONS = {
     "too many": "it has no free connection",
 }
 _REMEDIES: Mapping[Kind, str] = {
-    "duckdb": "a view reads this file alone: write other tables into it",
+    "duckdb": "a view may only read this file: write other tables into it",
     "sqlite": "close programs that write to it, or restore the file",
     "postgresql": "grant SELECT on it to the user, or import again",
 }
@@ -67,23 +67,24 @@ _COLUMNS: Mapping[Kind, str] = {
         JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype
         WHERE a.attrelid = {text}::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum""",
 }
-# Types of Postgres that Arrow has. Others are read as text: numeric keeps its digits, and uuid its form.
+# Types of Postgres that Arrow has. Others are read as text, which keeps the digits of numeric.
 _PLAIN = {
     "", "bool", "int2", "int4", "int8", "float4", "float8", "text", "varchar", "bytea", "date", "timestamp",
     "timestamptz",
 }  # fmt: skip
-# A value of each type of SQLite: the driver takes the type of a column from its first rows, maybe all null.
+# A value of each type of SQLite: the driver infers the type of a column from its first rows, which may be
+# null.
 _FIRST = {"integer": "0", "real": "0.0", "text": "''", "blob": "zeroblob(0)"}
 
 
 @dataclass(frozen=True, eq=False)
 class DatabaseState:
-    """The state of a database at one moment, and connections that read it."""
+    """A snapshot of a database, and connections that read it."""
 
     name: str  # as in the spec
     kind: Kind
     connections: list[Any] = field(repr=False)  # the first one owns the snapshot
-    state: str = ""  # of a server: changes when something is written
+    state: str = ""  # of a server: changes with every write
     join: Connect | None = field(default=None, repr=False)  # for further queries; None: cursors share one
 
     def rows(self, query: str) -> list[Any]:
@@ -106,7 +107,7 @@ class DatabaseState:
 
     @contextmanager
     def sentences(self, place: str, reason: str) -> Iterator[None]:
-        """Turn errors of the driver into sentences, which show no password."""
+        """Turn errors of the driver into texts without passwords."""
         error_type = duckdb.Error if self.kind == "duckdb" else driver(self.kind).Error
         reasons = _REASONS if self.kind == "postgresql" else None
         try:
@@ -144,14 +145,14 @@ class DatabaseTable:
     key: str
     place: str  # in SQL
     order_by: str
-    columns: Mapping[str, str]  # expressions of SQL
-    types: Mapping[str, Mapping[str, int]]  # of SQLite: the rows of each type in a column
+    columns: Mapping[str, str]  # SQL expressions
+    types: Mapping[str, Mapping[str, int]]  # for SQLite: the number of rows of each type by column
     schema: Any
     num_rows: int
 
     @classmethod
     def open(cls, snapshot: DatabaseState, table: str, order_by: str, key: str) -> DatabaseTable:
-        """Check the table, and that each row has another value in `order_by`."""
+        """Check the table, and that the values of `order_by` are unique."""
         kind, name = snapshot.kind, f"{snapshot.name}, table {table}"
         with snapshot.sentences(f"{key}: {name}", "is damaged, or is a view that fails"):
             there: dict[str, str | None] = dict(snapshot.rows(_TABLES[kind]))
@@ -178,7 +179,7 @@ class DatabaseTable:
         return cls(snapshot, name, key, place, order_by, columns, types, schema, int(rows))
 
     def query(self, columns: Sequence[str], where: str = "") -> str:
-        """Return the query of some columns. That of SQLite has a first row, for its types."""
+        """Return the query of some columns. For SQLite, a first row sets the types."""
         chosen = ", ".join(f"{self.columns[column]} AS {quoted(column)}" for column in columns)
         query = f"SELECT {chosen} FROM {self.place} {where} ORDER BY {quoted(self.order_by)}"
         if self.snapshot.kind != "sqlite":
@@ -187,7 +188,7 @@ class DatabaseTable:
         return f"SELECT {', '.join(first)} UNION ALL SELECT * FROM ({query})"
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        """Yield rows that have been read already: they come in the order of the column."""
+        """Yield rows that have already been read, in the order of the column."""
         for column in columns:
             self._refuse_mixed(column)
         first, skipped = 0, 1 if self.snapshot.kind == "sqlite" else 0
@@ -217,7 +218,7 @@ class DatabaseTable:
 
 
 def _cast(type_: str) -> str:
-    """Return the cast that makes a column of Postgres text, or none."""
+    """Return the cast of a Postgres column to text, or ""."""
     is_list = type_.startswith("_")
     return "" if type_.removeprefix("_") in _PLAIN else "::text[]" if is_list else "::text"
 
@@ -232,7 +233,7 @@ def _schema(snapshot: DatabaseState, query: str) -> Any:
 
 
 def _sqlite_types(snapshot: DatabaseState, place: str, columns: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Count the values of each type in all columns, in one pass: SQLite fixes no types."""
+    """Count the values of each type in all columns, in one pass: SQLite columns may mix types."""
     sums = (f"total(typeof({quoted(column)}) = {literal(type_)})" for column in columns for type_ in _FIRST)
     found = iter(snapshot.rows(f"SELECT {', '.join(sums)} FROM {place}")[0])
     counts = {column: {type_: int(next(found)) for type_ in _FIRST} for column in columns}
@@ -240,7 +241,7 @@ def _sqlite_types(snapshot: DatabaseState, place: str, columns: Sequence[str]) -
 
 
 def _type(types: Mapping[str, int]) -> str:
-    """Return the type of a column of SQLite: real if integers and reals occur, text if there is no value."""
+    """Return the type of an SQLite column: real for integers and reals, text without values."""
     if set(types) == {"integer", "real"}:
         return "real"
     return next(iter(types)) if len(types) == 1 else "text"
@@ -248,7 +249,7 @@ def _type(types: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Database:
-    """The place of a database: a file, or the address of a server."""
+    """Location of a database: a file, or the address of a server."""
 
     name: str  # as in the spec
     path: Path | None
@@ -257,16 +258,16 @@ class Database:
 
 @dataclass(frozen=True, eq=False)
 class Databases:
-    """Snapshots of an import. Tables of one database share one."""
+    """Database snapshots of an import. Tables of the same database share one."""
 
     _opened: dict[str, DatabaseState] = field(default_factory=dict)
 
     def open_table(self, database: Database, table: str, order_by: str, key: str) -> DatabaseTable:
-        """Open a table, and check that `order_by` has another value in each row."""
+        """Open a table, and check that the values of `order_by` are unique."""
         return DatabaseTable.open(self.snapshot(database, key), table, order_by, key)
 
     def snapshot(self, database: Database, key: str) -> DatabaseState:
-        """Return the snapshot of a database; the first call makes it."""
+        """Return the snapshot of a database, created by the first call."""
         place = database.address or str(database.path)
         if place not in self._opened:
             path = database.path
@@ -281,7 +282,7 @@ class Databases:
 
 
 def database_of(given: str, folder: Path, environment: Mapping[str, str], key: str) -> Database:
-    """Return the place of a database: as given, relative to the spec, or from the environment."""
+    """Return the location of a database: as given, relative to the spec, or from the environment."""
     value = given
     if given.startswith(ENVIRONMENT):
         name = given.removeprefix(ENVIRONMENT)
@@ -295,8 +296,8 @@ def database_of(given: str, folder: Path, environment: Mapping[str, str], key: s
         return Database(given, None, value)
     if "://" in value:
         raise ValueError(
-            f"{key}: {given} is the address of a database that is not read: DuckDB and SQLite files and "
-            "postgresql:// are; export the table to Parquet"
+            f"{key}: {given} is the address of an unsupported database: khop reads DuckDB and SQLite files "
+            "and postgresql:// addresses; export the table to Parquet"
         )
     return Database(given, folder / value)
 
@@ -321,7 +322,7 @@ def _of_file(path: Path, key: str) -> DatabaseState:
             raise explained(error, place, remedy, "is not a DuckDB file, or is damaged") from None
         return DatabaseState(path.name, "duckdb", [connection])
     page, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
-    is_counted = header[24:28] == header[92:96]  # an early version of SQLite did not
+    is_counted = header[24:28] == header[92:96]  # not set by early versions of SQLite
     if is_counted and path.stat().st_size < (page if page > 1 else 1 << 16) * pages:
         raise ValueError(f"{place}: is cut off; restore the file")
     # A transaction begins with the first query, and ends when the connection is closed.
@@ -345,7 +346,7 @@ def _of_server(database: Database, key: str) -> DatabaseState:
 
 
 def _connection(database: Database, key: str, *statements: str) -> Any:
-    """Connect to a server, and run statements."""
+    """Connect to a server and run statements."""
     address = database.address
     if "connect_timeout" not in address:
         separator = " " if "://" not in address else "&" if "?" in address else "?"

@@ -47,7 +47,7 @@ class NodeTableIds:
 
 @dataclass(frozen=True, eq=False)
 class EdgeReader:
-    """One edge type with its table: how its rows are read."""
+    """Reader of one edge type's table."""
 
     edge_type: EdgeType
     rules: EdgeRules
@@ -57,7 +57,7 @@ class EdgeReader:
     cut_offs: CutOffs | None
     ids: Mapping[str, NodeTableIds]
     threads: int
-    given: GivenEncoders | None = None  # of later data: encoders, and the nodes of the graph
+    given: GivenEncoders | None = None  # for later data: encoders, and the nodes of the graph
 
     @property
     def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -79,7 +79,7 @@ class EdgeReader:
         return found
 
     def without_nulls(self, rows: TableRows) -> tuple[TableRows, int]:
-        """Return the rows with two ends, if others are left out, and the number of the others."""
+        """Return the rows with two ends, if others are dropped, and the number of dropped rows."""
         if self.rules.nulls == "refuse":
             return rows, 0
         valid = np.ones(len(rows), bool)
@@ -90,7 +90,7 @@ class EdgeReader:
     def add_ends(self, node_types: Collection[str]) -> None:
         """Give ids to unknown ends of some node types: all sources, then all destinations.
 
-        Of later data, ends that are nodes of the graph get ids too.
+        For later data, ends that are nodes of the graph get ids too.
         """
         for column, node_type in self.ends:
             if node_type not in node_types and self.given is None:
@@ -106,13 +106,13 @@ class EdgeReader:
                 of_type.table.add(keys)
 
     def _in_graph(self, node_type: str, keys: Keys) -> Keys:
-        """Return the keys that no row of the later data has, and a node of the graph has."""
+        """Return the keys that are nodes of the graph, but not rows of the later data."""
         assert self.given is not None
         missing = keys_at(keys, np.flatnonzero(self.ids[node_type].table.find(keys) < 0))
         return keys_at(missing, np.flatnonzero(self.given.rows(node_type, missing) >= 0))
 
     def found(self, rows: TableRows) -> tuple[Int64s, Int64s]:
-        """Return the nodes at both ends of each row; -1 where no node has the id."""
+        """Return the nodes at both ends of each row; -1 for unknown ids."""
         ends = []
         for column, node_type in self.ends:
             of_type = self.ids[node_type]
@@ -145,15 +145,15 @@ class EdgeReader:
 
 @dataclass(eq=False)
 class Counted:
-    """Rows of an edge table that are left out, counted by piece. Threads may count different pieces."""
+    """Dropped rows of an edge table, counted by piece. Threads may count different pieces."""
 
-    orphans: dict[int, tuple[int, str]] = field(default_factory=dict)  # count, and the first in words
+    orphans: dict[int, tuple[int, str]] = field(default_factory=dict)  # count, and a text about the first
     nulls: dict[int, int] = field(default_factory=dict)
     unknown: dict[tuple[str, int], int] = field(default_factory=dict)  # by column and piece
 
     @property
     def num_orphans(self) -> int:
-        """Edges with an end that no node has."""
+        """Edges with an unknown end."""
         return sum(count for count, _ in self.orphans.values())
 
     @property
@@ -162,11 +162,11 @@ class Counted:
         return sum(self.nulls.values())
 
     def num_unknown(self, column: str) -> int:
-        """Return the edges with a category or word of a column that training lacks."""
+        """Return the number of edges with a category or word that is not in training rows."""
         return sum(count for (name, _), count in self.unknown.items() if name == column)
 
     def left_out(self, name: str) -> list[str]:
-        """Return a sentence for each kind of edges of the type `name` that are left out."""
+        """Return a text for each kind of dropped edges of the type `name`."""
         kinds = {"without a node at an end": self.num_orphans, "with a null end": self.num_nulls}
         return [
             f"{name}: {count:,} {'edge' if count == 1 else 'edges'} {which} left out"
@@ -175,7 +175,7 @@ class Counted:
         ]
 
     def refuse_orphans(self) -> None:
-        """Raise ValueError for orphans, with the first one and the number of all."""
+        """Raise ValueError for orphans, with the first one and their number."""
         if self.num_orphans:
             _, first = self.orphans[min(self.orphans)]
             which = "1 edge has" if self.num_orphans == 1 else f"{self.num_orphans:,} edges have"
@@ -186,7 +186,7 @@ class Counted:
 
 @dataclass(frozen=True, eq=False)
 class EdgeImport:
-    """The import of one edge type: its tasks give the edges, and the edges of the reverse type."""
+    """The import of one edge type: tasks return its edges and those of the reverse type."""
 
     reader: EdgeReader
     encoders: dict[str, ColumnEncoder]  # filled before edges are read
@@ -237,7 +237,7 @@ class EdgeImport:
         """Return the plan of the edges, or of their reverses."""
         source, _, destination = edge_type
         is_sorted = self.reader.source.spec.time is not None or source in self.node_times
-        if self.reader.given is not None:  # they are sorted with the graph's, whose nodes have the times
+        if self.reader.given is not None:  # sorted later with the graph's edges, whose nodes have the times
             has_own = self.reader.source.spec.time is not None
             is_sorted = has_own and self.reader.rules.duplicates in ("first", "last", "sum")
         is_later_of_both = self.reader.source.spec.time is not None and source in self.node_times
@@ -255,8 +255,8 @@ class EdgeImport:
     def _parts(self) -> dict[str, tuple[int, ...]]:
         """Return the bounds between which edges are duplicates.
 
-        An edge of training outlives a later one with the same ends. Times of nodes are equal for all edges of
-        a pair, so the own time is enough. In the order of time, "first" keeps the edge of training.
+        A training edge is kept even if a later edge has the same ends. Node times are equal for all edges of
+        a pair, so only the edge's time matters. In the order of time, "first" keeps the training edge.
         """
         cut_offs, rules, parts = self.reader.cut_offs, self.reader.rules, dict[str, tuple[int, ...]]()
         if rules.duplicates not in ("first", "last", "sum"):
@@ -270,7 +270,7 @@ class EdgeImport:
         return parts
 
     def tasks(self) -> Iterator[Callable[[], tuple[EdgeChunk, ...]]]:
-        """Yield readers of consecutive edges: a chunk of the type, and one of its reverse if it has one."""
+        """Yield readers of consecutive edges: a chunk of the type, and one of its reverse type, if any."""
         for number, piece in enumerate(self.reader.source.pieces(list(self.reader.columns()))):
             yield partial(self._chunks, number, piece)
 
@@ -338,7 +338,7 @@ def _first_orphan(reader: EdgeReader, rows: TableRows, sources: Int64s, known: n
 def fitted_columns(edges: EdgeImport) -> dict[str, ColumnEncoder]:
     """Read the columns with statistics, and return their encoders.
 
-    Statistics see the edges that are kept, of training, and with times before validation.
+    Statistics use kept training edges with times before validation.
     """
     reader = edges.reader
     if reader.given is not None:
@@ -363,10 +363,10 @@ def fitted_columns(edges: EdgeImport) -> dict[str, ColumnEncoder]:
 
 
 def statistics_columns(edges: EdgeImport) -> list[str]:
-    """Return the columns that are read for statistics: the ends only if they decide on the rows that count.
+    """Return the columns that are read for statistics: the ends only if they decide which rows count.
 
-    Ids are most of a table, and looking them up is most of its import. Orphans that are refused need no look
-    here: the edges are read once more.
+    Looking up ids takes most of the time of an import. If orphans are refused, they are found when the edges
+    are read again.
     """
     reader, rules = edges.reader, edges.reader.rules
     is_by_hash = rules.split is not None and rules.split.ratio is not None

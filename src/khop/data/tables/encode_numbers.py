@@ -14,15 +14,15 @@ from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_frac
 from khop.kernels.moments import Moments
 
 Floats = npt.NDArray[np.float32]
-Where = Callable[[int], str]  # the place of a row in words
+Where = Callable[[int], str]  # describes the place of a row
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
     """Numbers of some rows."""
 
-    values: npt.NDArray[Any]  # float32 (rows, width); of words int32 (rows, 2, longest)
-    unknown: int = 0  # rows with a category or word that training lacks
+    values: npt.NDArray[Any]  # float32 (rows, width); for words int32 (rows, 2, longest)
+    unknown: int = 0  # rows with a category or word that is not in training rows
 
 
 class ColumnEncoder(Protocol):
@@ -38,7 +38,7 @@ class ColumnEncoder(Protocol):
         ...
 
     def state(self) -> Mapping[str, Any]:
-        """Return settings and statistics as JSON values, from which an equal encoder is made."""
+        """Return settings and statistics as JSON values, from which the encoder can be restored."""
         ...
 
 
@@ -51,7 +51,7 @@ class StoredFields:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return an equal value."""
+        """Restore the value of a state."""
         return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in state.items()})
 
 
@@ -87,7 +87,7 @@ class NumberEncoder(StoredFields):
 
 @dataclass
 class NumberFitter:
-    """Mean and deviation of numbers, exact in any grouping."""
+    """Mean and standard deviation of numbers, exact for any grouping."""
 
     plain: NumberEncoder  # without statistics
     moments: Moments = field(default_factory=Moments)
@@ -103,7 +103,7 @@ class NumberFitter:
 
 @dataclass(frozen=True)
 class BooleanEncoder(StoredFields):
-    """1 for true, and a second number that is 1 for null."""
+    """Booleans as 0 and 1, with a second number that is 1 for null."""
 
     key: str
     true: tuple[str, ...] = ("true", "t", "yes", "1")
@@ -132,7 +132,7 @@ class BooleanEncoder(StoredFields):
 
 @dataclass(frozen=True)
 class VectorEncoder(StoredFields):
-    """Lists of numbers of one length."""
+    """Lists of numbers of equal length."""
 
     key: str
     separator: str | None
@@ -147,8 +147,8 @@ class VectorEncoder(StoredFields):
         if (lengths != self.width).any():
             row = int(np.argmax(lengths != self.width))
             raise ValueError(
-                f"{where(row)}: {self.key} has {lengths[row]} numbers, and the first row {self.width}; give "
-                "each row the same number"
+                f"{where(row)}: {self.key} has {lengths[row]} numbers, but the first row has {self.width}; "
+                "give each row the same number"
             )
         if self.missing == "refuse" and null.any():
             row = int(np.argmax(null))
@@ -170,12 +170,12 @@ def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.flo
     numbers = numbers_of(array, key, where)
     if np.isinf(numbers).any():
         row = int(np.argmax(np.isinf(numbers)))
-        raise ValueError(f"{where(row)}: {key} is infinite; correct it, or leave the row out by where")
+        raise ValueError(f"{where(row)}: {key} is infinite; correct it, or exclude the row by where")
     return np.sign(numbers) * np.log1p(np.abs(numbers)) if scale == "log" else numbers
 
 
 def as_float32(numbers: npt.NDArray[Any], key: str, where: Where) -> npt.NDArray[np.float32]:
-    """Return finite numbers, or NaN, in the precision of features; ValueError for one beyond its range."""
+    """Return numbers (finite or NaN) as float32; ValueError for one beyond its range."""
     with np.errstate(over="ignore"):
         stored = numbers.astype(np.float32)
     if np.isinf(stored).any():
@@ -185,17 +185,17 @@ def as_float32(numbers: npt.NDArray[Any], key: str, where: Where) -> npt.NDArray
 
 
 def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
-    """Return a column as float64, NaN for null; ValueError for text that is no number."""
+    """Return a column as float64, NaN for null; ValueError for text that is not a number."""
 
     def as_numbers(part: Any) -> Any:
         return without_blanks(part).cast(pa.float64(), safe=False)
 
-    cast = converted(array, as_numbers, key, where, "no number; correct it, or give another kind")
+    cast = converted(array, as_numbers, key, where, "not a number; correct it, or give another kind")
     return np.array(numpy_of(cast), np.float64)
 
 
 def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
-    """Return a column of lists; text is split. An empty text, and a separator alone, are an empty list."""
+    """Return a column of lists; text is split. An empty text, or only a separator, is an empty list."""
     if is_text(array.type):
         if separator is None:
             raise ValueError(f'{key}: is text; give the separator of its parts, as separator = "|"')
@@ -211,7 +211,7 @@ def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
 
 Counts = npt.NDArray[np.int64]
 _DAY = 86_400
-_LINES = ("age", "year")  # standardized; all others are cycles
+_LINES = ("age", "year")  # standardized; others are cycles
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class DateEncoder(StoredFields):
     timezone: str | None
     format: str | None
     missing: str
-    means: tuple[float, ...] = ()  # of age and year, where they are among the parts
+    means: tuple[float, ...] = ()  # of age and year, if they are parts
     stds: tuple[float, ...] = ()
 
     @property
@@ -290,7 +290,7 @@ def _seconds(array: Any, given: DateEncoder, where: Where) -> tuple[Counts, npt.
 
 
 def _part(part: str, seconds: Counts) -> npt.NDArray[np.float64]:
-    """Return the age in days, the year, or a place on a cycle from 0 to 1."""
+    """Return the age in days, the year, or a position in a cycle from 0 to 1."""
     days = seconds.astype("datetime64[s]").astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     found: npt.NDArray[Any]

@@ -22,9 +22,9 @@ from khop.data.tables.encode_numbers import Encoded, StoredFields, Where, as_lis
 from khop.data.tables.packages import converted, numpy_of, pa, pc
 from khop.kernels.lazy_rows import packed
 
-_OTHER, _NULL = 0, 1  # the first two numbers of a row; those of the categories follow
+_OTHER, _NULL = 0, 1  # the first two numbers of a row, before those of the categories
 _BESIDE = 2
-_MOST_DISTINCT = 1 << 22  # of a column: each takes some 150 bytes of memory while it is counted
+_MOST_DISTINCT = 1 << 22  # per column: each takes about 150 bytes of memory while counting
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CategoryEncoder(StoredFields):
         return len(self.categories) + _BESIDE
 
     def encode(self, array: Any, where: Where) -> Encoded:
-        """Encode categories; the rows with one that training lacks are counted."""
+        """Encode categories; rows with unknown categories are counted."""
         values = np.zeros((len(array), self.width), np.float32)
         values[numpy_of(array.is_null()), _NULL] = 1
         rows, places = self._entries(array, where)
@@ -51,14 +51,14 @@ class CategoryEncoder(StoredFields):
         return Encoded(values, int(values[:, _OTHER].sum()))
 
     def codes(self, array: Any, where: Where) -> Encoded:
-        """Return the place of each row's one category among its numbers, int64 (rows), and no numbers."""
+        """Return the index of each row's single category, int64 (rows), instead of numbers."""
         codes = np.full(len(array), _NULL)
         rows, places = self._entries(array, where)
         codes[rows] = places
         return Encoded(codes, int((codes == _OTHER).sum()))
 
     def _entries(self, array: Any, where: Where) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the row of each category that is not null, and its place among the numbers of a row."""
+        """Return the row of each category that is not null, and its index in the row."""
         rows, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
         codes, names = _coded(texts)
         return rows, np.array([self._places.get(name, _OTHER) for name in names], np.int64)[codes]
@@ -68,7 +68,7 @@ class CategoryEncoder(StoredFields):
         return {name: number + _BESIDE for number, name in enumerate(self.categories)}
 
     def state(self) -> Mapping[str, Any]:
-        """Return settings and categories as JSON values; one-hot as folders of earlier versions have it."""
+        """Return settings and categories as JSON values; one-hot in the form of earlier versions."""
         state = asdict(self)
         return state if self.encoding != "one-hot" else {n: v for n, v in state.items() if n != "encoding"}
 
@@ -94,8 +94,8 @@ class CategoryFitter:
         if len(self.counts) > _MOST_DISTINCT:
             raise ValueError(
                 f"{self.key}: training rows have more than {_MOST_DISTINCT:,} different categories, which "
-                'are counted in memory; give kind = "text", or of nodes "words", which hash them, or leave '
-                "the column out"
+                'are counted in memory; give kind = "text", or for nodes "words", which hash them, or remove '
+                "the column"
             )
 
     def encoder(self) -> CategoryEncoder:
@@ -108,7 +108,7 @@ class CategoryFitter:
 
 @dataclass(frozen=True)
 class RelationEncoder(StoredFields):
-    """The number of each relation among all names of the edge table, in ascending order of the text."""
+    """Relations as integers, in ascending order of all names of the edge table."""
 
     key: str
     names: tuple[str, ...]
@@ -121,8 +121,8 @@ class RelationEncoder(StoredFields):
         if len(codes) and codes.min() < 0:
             row = int(np.argmin(codes))
             raise ValueError(
-                f"{where(row)}: {self.key} is {texts[row].as_py()!r}, which is none of the "
-                f"{len(self.names):,} relations of the graph; correct the row, or leave it out by where"
+                f"{where(row)}: {self.key} is {texts[row].as_py()!r}, which is not one of the "
+                f"{len(self.names):,} relations of the graph; correct the row, or exclude it by where"
             )
         return Encoded(codes.astype(np.int64)[:, None])
 
@@ -147,7 +147,7 @@ def texts_of(array: Any, key: str, where: Where) -> Any:
     """Return values as text: 3 and "3" are the same category. ValueError for lists and other structures."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    reason = "no text or number; convert the column, or give another kind"
+    reason = "neither text nor a number; convert the column, or give another kind"
     return converted(array, lambda part: part.cast(pa.string()), key, where, reason)
 
 
@@ -180,17 +180,17 @@ _SIGN_BITS = 64
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Weighted sums of +1 and -1 per word, of length 1; a text without known words gives zeros."""
+    """Weighted sums of +1 and -1 per word, normalized to length 1; zeros for a text without known words."""
 
     key: str
     words: int
     width: int
     bigrams: str
-    texts: int  # of training
-    counts: Mapping[int, int]  # by bucket: the texts of training that have it
+    texts: int  # in training
+    counts: Mapping[int, int]  # by bucket: the number of training texts with it
 
     def encode(self, array: Any, where: Where) -> Encoded:
-        """Encode texts; a word of a bucket that training lacks adds nothing."""
+        """Encode texts; words of buckets without training texts are ignored."""
         values = np.zeros((len(array), self.width), np.float32)
         unknown = 0
         for row, text in enumerate(texts_of(array, self.key, where).to_pylist()):
@@ -250,7 +250,7 @@ class TextFitter:
 
 
 def buckets_of(text: str, words: int, bigrams: str) -> Iterable[int]:
-    """Yield the bucket of each word, in lower case, and of each pair of adjacent words."""
+    """Yield the bucket of each lower-case word, and of each pair of adjacent words."""
     found = _WORD.findall(text.lower())
     for word in found:
         yield bucket_of(word, words)
@@ -271,7 +271,7 @@ def _digest(word: str) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _signs(bucket: int, width: int) -> npt.NDArray[np.float64]:
-    """Return +1 and -1 by the bits of a digest of the bucket."""
+    """Return signs by the bits of a digest of the bucket."""
     size = -(-width // _SIGN_BITS) * (_SIGN_BITS // 8)
     digest = b"".join(
         blake2b(bucket.to_bytes(8, "little"), digest_size=64, salt=block.to_bytes(8, "little")).digest()
@@ -286,7 +286,7 @@ Values = Literal["rarity", "one"]
 
 @dataclass(frozen=True)
 class Bags:
-    """How a row becomes a set of buckets: the words of a text, or the entries of a list."""
+    """Buckets of a row: those of the words of a text, or of the entries of a list."""
 
     key: str
     words: int  # buckets
@@ -306,24 +306,24 @@ class Bags:
 
 @dataclass(frozen=True)
 class WordsEncoder:
-    """Entries of a row's words, weighted by rarity in training or all 1; a null has none."""
+    """Entries of a row's words, weighted by rarity in training or all 1; none for a null."""
 
     bags: Bags
     values: Values
     most: int
-    texts: int  # of training
-    longest: int  # entries that a stored row has room for
-    counts: Mapping[int, int]  # by bucket: the rows of training that have it
+    texts: int  # in training
+    longest: int  # entries per stored row, including padding
+    counts: Mapping[int, int]  # by bucket: the number of training rows with it
 
     @property
     def width(self) -> int:
-        """Numbers of a row, with those that are not stored."""
+        """Width of a row, including elements that are not stored."""
         return self.bags.words
 
     def encode(self, array: Any, where: Where) -> Encoded:
-        """Return int32 (rows, 2, longest), as sparse columns are stored, without words that training lacks.
+        """Return int32 (rows, 2, longest), the form of sparse columns, of words that are in training.
 
-        A row with more known words than there is room for keeps the rarest ones.
+        A row with more than `longest` known words keeps the rarest ones.
         """
         indptr, places, numbers, unknown = [0], [], [], 0
         for bag in self.bags.of(array, where):
@@ -343,7 +343,7 @@ class WordsEncoder:
         return Encoded(rows.numpy(), unknown)
 
     def _numbers(self, buckets: Iterable[int]) -> npt.NDArray[np.float32]:
-        """Return the values of a row's entries: 1, or weights by rarity with a sum of squares of 1."""
+        """Return the values of a row's entries: 1, or weights by rarity, normalized to length 1."""
         counts = np.array([self.counts[bucket] for bucket in buckets], np.float64)
         if self.values == "one" or not len(counts):
             return np.ones(len(counts), np.float32)
@@ -370,7 +370,7 @@ class WordsEncoder:
 
 @dataclass
 class WordsFitter:
-    """Numbers of rows by bucket, and the most entries of a row."""
+    """Number of rows by bucket, and the maximum number of entries of a row."""
 
     bags: Bags
     values: Values
@@ -388,11 +388,11 @@ class WordsFitter:
                 self.counts[bucket] = self.counts.get(bucket, 0) + 1
 
     def encoder(self) -> WordsEncoder:
-        """Return the encoder; ValueError if sparse rows would take more room than dense ones."""
+        """Return the encoder; ValueError if sparse rows would be larger than dense ones."""
         if self.longest > 1 and self.bags.words < 2 * self.longest:
             raise ValueError(
                 f"{self.bags.key}: rows have up to {self.longest:,} of {self.bags.words:,} words, and a "
-                f"sparse row would take more room than a dense one; give words = {4 * self.longest:,} or "
+                f"sparse row would be larger than a dense one; give words = {4 * self.longest:,} or "
                 'more, a lower most, or kind = "text"'
             )
         return WordsEncoder(self.bags, self.values, self.most, self.texts, self.longest, self.counts)

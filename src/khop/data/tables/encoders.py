@@ -68,7 +68,7 @@ from khop.schema import EdgeType, NodeType
 
 
 class _Fixed:
-    """A fitter of an encoder without statistics."""
+    """A fitter for an encoder without statistics."""
 
     def __init__(self, encoder: ColumnEncoder) -> None:
         self._encoder = encoder
@@ -82,13 +82,13 @@ class _Fixed:
 
 
 class VectorFitter:
-    """The length of the first vector."""
+    """Fitter that takes the length of the first vector."""
 
     def __init__(self, spec: Vector, key: str) -> None:
         self._spec, self._key, self._width = spec, key, 0
 
     def add(self, array: Any, where: Where) -> None:
-        """Take the length of the first vector."""
+        """Record the length of the first vector."""
         if not self._width and len(array) > array.null_count:
             lists = as_lists(array, self._spec.separator, self._key, where)
             self._width = pc.max(pc.list_value_length(lists.drop_null().slice(0, 1))).as_py()
@@ -100,7 +100,7 @@ class VectorFitter:
         return VectorEncoder(self._key, self._spec.separator, self._spec.fill, self._width)
 
 
-# Statistics under collection, to which training rows are added in their order.
+# Fitters, to which training rows are added in order.
 Fitter = (
     NumberFitter
     | CategoryFitter
@@ -166,12 +166,12 @@ def restored(state: Mapping[str, Any]) -> ColumnEncoder:
 
 
 _RUN = "config.toml"  # the settings of a run, in its folder
-_PLACE = ("name", "column")  # fields of a recorded column other than the state of its encoder
+_PLACE = ("name", "column")  # fields of a recorded column besides the state of its encoder
 
 
 @dataclass(frozen=True, eq=False)
 class GivenEncoders:
-    """The record of an imported graph: later data are encoded as its own tables were."""
+    """The record of an imported graph, by which later data are encoded like its tables."""
 
     home: Path  # as the user gave it, for errors
     folder: Folder
@@ -192,14 +192,12 @@ class GivenEncoders:
                 "a run on one"
             )
         if LATER in record:
-            raise ValueError(
-                f"{path}: is later data itself; give the run or the graph that its encoders come from"
-            )
+            raise ValueError(f"{path}: is later data; give the run or the graph from which its encoders come")
         return cls(path, folder, record)
 
     @property
     def sha256(self) -> str:
-        """Digest of the encoders: equal for graphs with the same ones."""
+        """Digest of the encoders: equal for graphs with the same encoders."""
         return self.folder.documents[DOCUMENT]
 
     @property
@@ -218,7 +216,7 @@ class GivenEncoders:
         return found
 
     def node_encoders(self, node_type: NodeType) -> dict[str, ColumnEncoder]:
-        """Return the encoders of a node type by column, in the order of their numbers."""
+        """Return the encoders of a node type by column, in the order of the features."""
         return _restored(self.nodes(node_type))
 
     def edge_encoders(self, edge_type: EdgeType) -> dict[str, ColumnEncoder]:
@@ -226,13 +224,13 @@ class GivenEncoders:
         return _restored(self.edges(edge_type))
 
     def is_from_edges(self, node_type: NodeType) -> bool:
-        """Return True for a type without a table: its nodes are the ids that edges name."""
+        """Return True for a type without a table, whose nodes are the ids that edges name."""
         return self.nodes(node_type)["id"].get("column") is None
 
     def rows(self, node_type: NodeType, keys: Keys) -> Int64s:
-        """Return the node of the graph that has each id, -1 for new ids.
+        """Return the node of the graph for each id, -1 for new ids.
 
-        ValueError if the graph stores no ids of the type.
+        ValueError if the graph does not store ids of the type.
         """
         if not len(keys):
             return np.zeros(0, np.int64)
@@ -279,17 +277,17 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class FeatureRows:
-    """The numbers of all columns that have no file of their own, in the order of the spec.
+    """The features: all columns without a separate file, in the order of the spec.
 
     If a category has encoding "embedding", rows are sparse: an entry for each category, and for each number
-    of other columns. They have the same numbers at the same places as dense rows.
+    of other columns. Values and indices equal those of dense rows.
     """
 
     encoders: Mapping[str, ColumnEncoder]
 
     @classmethod
     def of(cls, encoders: Mapping[str, ColumnEncoder]) -> FeatureRows:
-        """Return the features of a type with these encoders."""
+        """Return the features for these encoders."""
         return cls({name: one for name, one in encoders.items() if not isinstance(one, WordsEncoder)})
 
     @property
@@ -311,13 +309,13 @@ class FeatureRows:
         return "int32", (2, sum(1 if self._code(one) else one.width for one in self.encoders.values()))
 
     def encode(self, name: str, array: Any, where: Where) -> Encoded:
-        """Encode a column: numbers (rows, width) or, of a category in sparse rows, codes (rows)."""
+        """Encode a column: numbers (rows, width) or, for a category in sparse rows, codes (rows)."""
         encoder = self.encoders[name]
         code = self._code(encoder)
         return encoder.encode(array, where) if code is None else code.codes(array, where)
 
     def joined(self, columns: Sequence[Values]) -> Values:
-        """Return rows as they are stored, of all columns in their order."""
+        """Return stored rows, with all columns in order."""
         if not self.is_sparse:
             return np.concatenate(columns, axis=1)
         indices, values, first = [], [], 0
@@ -330,14 +328,14 @@ class FeatureRows:
         return _packed(np.concatenate(indices, axis=1), np.concatenate(values, axis=1))
 
     def _code(self, encoder: ColumnEncoder) -> CategoryEncoder | None:
-        """Return the encoder of a column with one category per row, of which sparse rows have one entry."""
+        """Return the encoder of a column with one category per row, which has one entry in sparse rows."""
         if self.is_sparse and isinstance(encoder, CategoryEncoder) and encoder.several == "none":
             return encoder
         return None
 
 
 def _packed(indices: npt.NDArray[np.int32], values: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
-    """Return int32 (rows, 2, entries): entries without zeros come first, and unused room is 0."""
+    """Return int32 (rows, 2, entries): nonzero entries first, padded with 0."""
     unused = values == 0
     order = np.argsort(unused, axis=1, kind="stable")
     numbers = np.where(unused, np.float32(0), values)
@@ -345,7 +343,7 @@ def _packed(indices: npt.NDArray[np.int32], values: npt.NDArray[np.float32]) -> 
     return np.take_along_axis(entries, order[:, None], axis=2)
 
 
-# Columns of a graph that are no raw ones.
+# Columns of a graph that are not raw columns.
 TIME, LABEL, LABEL_TIME, SPLIT, FEATURES = "time", "label", "label_time", "split", "x"
 _KINDS = {
     "BooleanEncoder": "bool",
@@ -357,15 +355,15 @@ _KINDS = {
     "VectorEncoder": "vector",
     "WordsEncoder": "words",
 }
-_FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names, and limits of statistics
+_FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names and limits of statistics
 _TIME_FIELDS = ("time", "unit", "timezone", "time_format")
 _ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyEdgeColumn)
 
 
 def later_spec(spec: Spec, given: GivenEncoders) -> Spec:
-    """Return the spec of later data with all columns that the graph's encoders have; no rows join a split.
+    """Return the spec of later data with all columns of the graph's encoders; rows do not join a split.
 
-    ValueError for a type, column, kind, option, label or time that the encoders do not know.
+    ValueError for a type, column, kind, option, label or time that the encoders do not have.
     """
     nodes = {node_type: _node_spec(node_type, node, given) for node_type, node in spec.nodes.items()}
     edges, tables = {}, {}
@@ -377,7 +375,7 @@ def later_spec(spec: Spec, given: GivenEncoders) -> Spec:
 
 
 def has_splits(spec: Spec) -> bool:
-    """Return True if a spec splits any rows."""
+    """Return True if a spec splits rows."""
     of_nodes = any(node.split is not None for node in spec.nodes.values())
     return spec.splits is not None or of_nodes or any(r.split is not None for _, r in spec.edge_types())
 
@@ -439,9 +437,7 @@ def _columns(
         path = f"{key}.columns.{name}"
         if name not in known:
             hint = nearest(name, list(known))
-            raise ValueError(
-                f"{path}: the encoders of {given.home} have no such column; {hint}; leave it out"
-            )
+            raise ValueError(f"{path}: the encoders of {given.home} have no such column; {hint}; remove it")
         _check_equal(path, column, known[name], given)
     of_files = {
         name: {"column": one.column or name} | ({"missing": one.null_texts} if one.null_texts else {})
@@ -454,10 +450,10 @@ def _check_equal(path: str, asked: Any, known: Any, given: GivenEncoders) -> Non
     """Raise ValueError for a kind or an option that differs from the encoder's."""
     if asked.kind != known.kind:
         raise ValueError(
-            f'{path}: is a "{asked.kind}", and the encoders of {given.home} have a "{known.kind}"; leave the '
-            "column out of the spec, or give the same kind"
+            f'{path}: is a "{asked.kind}", but the encoders of {given.home} have a "{known.kind}"; remove '
+            "the column from the spec, or give the same kind"
         )
-    texts = {"missing"} if asked.null_texts else set[str]()  # of this table alone
+    texts = {"missing"} if asked.null_texts else set[str]()  # only of this table
     for name in sorted(asked.model_fields_set - _FITTED - texts):
         if getattr(asked, name) != getattr(known, name):
             raise ValueError(
@@ -503,11 +499,11 @@ def _time_fields(
     record: Mapping[str, Any],
     given: GivenEncoders,
 ) -> dict[str, Any]:
-    """Return the time column with its format: that of the spec, else the recorded one."""
+    """Return the time column with its format, from the spec or the record."""
     if not _has_times(type_, record, given):
         if source.time is not None:
             raise ValueError(
-                f"{key}.time is {source.time!r}: these rows have no times in {given.home}; leave it out"
+                f"{key}.time is {source.time!r}: these rows have no times in {given.home}; remove it"
             )
         return {}
     if source.time is not None:
@@ -520,7 +516,7 @@ def _time_fields(
 def _label(key: str, asked: Label, record: Mapping[str, Any], given: GivenEncoders) -> Label:
     known = record.get(LABEL)
     if known is None:
-        raise ValueError(f"{key}: {given.home} has no label of this type; leave it out")
+        raise ValueError(f"{key}: {given.home} has no label of this type; remove it")
     if asked.kind != known["kind"]:
         raise ValueError(f'{key}.kind is "{asked.kind}", and {given.home} has a "{known["kind"]}"; give that')
     classes = None if asked.kind == "number" else tuple(known["classes"])

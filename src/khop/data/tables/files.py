@@ -32,7 +32,7 @@ from khop.graph.remote import is_url, matches, with_urls
 
 BATCH_ROWS = 1 << 17
 _CHUNK = 1 << 20  # bytes
-_MIXED = re.compile("reached an invalid state|unterminated quote")  # also of lines with different ends
+_MIXED = re.compile("reached an invalid state|unterminated quote")  # also for mixed line ends
 _INVALID = 'invalid UTF-8; save the file as UTF-8, or give its encoding, as encoding = "latin-1"'
 _PROBLEMS = {
     "Invalid unicode": _INVALID,
@@ -57,7 +57,7 @@ _SIGNATURES = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """Form of CSV files."""
+    """Dialect of CSV files."""
 
     header: str = "yes"
     delimiter: str | None = None  # None: a tab for .tsv, else a comma
@@ -91,7 +91,7 @@ class CsvTable(FileTable):
         return cls(tuple(files), *same_schema(schemas, key), key, tuple(names), dialect)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        """Yield rows that have been read already: a compressed file has only one reader."""
+        """Yield rows that have already been read: a compressed file has only one reader."""
         for (name, path), there in zip(self.files, self.names, strict=True):
             first = 0
             for batch in self._batches(name, path, there, columns) if there else ():
@@ -101,7 +101,7 @@ class CsvTable(FileTable):
                 first += batch.num_rows
 
     def first_value(self, column: str) -> str:
-        """Return the text of a column in the first row; "" if the first lines do not tell."""
+        """Return the text of a column in the first row; "" if it is not in the first lines."""
         (name, path), names = self.files[0], list(self.names[0])
         place = f"{self.key}: {name}"
         with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
@@ -134,7 +134,7 @@ class CsvTable(FileTable):
                         raise _explained(error, place, there) from None
 
     def _read(self, source: str, name: str, there: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows of a file as DuckDB reads them. Columns have numbers: SQL ignores case in names."""
+        """Yield the rows of a file from DuckDB. Columns are numbered, because SQL ignores case in names."""
         chosen = ", ".join(f"c{there.index(column)}" for column in columns)
         types = ", ".join(f"c{at}: 'VARCHAR'" for at in range(len(there)))
         query = (
@@ -152,23 +152,23 @@ class CsvTable(FileTable):
 
 
 def quoted(name: str) -> str:
-    """Return a name of SQL."""
+    """Quote an SQL name."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Return a text of SQL."""
+    """Quote an SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _as_text(batch: Any, names: Sequence[str]) -> Any:
-    """Return the columns as plain strings: DuckDB may give views."""
+    """Return the columns as plain strings, because DuckDB may return string views."""
     arrays = [column if column.type == pa.string() else column.cast(pa.string()) for column in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 def _refuse_nul(rows: TableRows, key: str) -> None:
-    """Raise ValueError for a NUL, which no text has: the file is damaged, or has another encoding."""
+    """Raise ValueError for a NUL: the file is damaged, or has another encoding."""
     for name, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True):
         data = array.buffers()[2]
         if data is None or np.frombuffer(data, np.uint8).min(initial=255) > 0:
@@ -182,13 +182,13 @@ def _refuse_nul(rows: TableRows, key: str) -> None:
 
 
 def pattern_of(path: Path) -> str:
-    """Return a path for DuckDB, which takes *, ? and [ for patterns of several files."""
+    """Escape *, ? and [ in a path for DuckDB."""
     return re.sub(r"[*?\[]", r"[\g<0>]", str(path))
 
 
 @contextmanager
 def _piped(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Write chunks into a pipe on a thread, and yield its path. Raises the error of the chunks at the end."""
+    """Write chunks to a pipe on a thread, and yield its path. An error of the chunks is raised at the end."""
     end, start = os.pipe()
     failed: list[Exception] = []
 
@@ -208,7 +208,7 @@ def _piped(chunks: Iterator[bytes]) -> Iterator[str]:
     finally:
         os.close(end)
         writer.join()
-        if failed:  # the reader may have failed because of it
+        if failed:  # it may be the cause of the reader's error
             raise failed[0] from None
 
 
@@ -231,7 +231,7 @@ def _decoded(name: str, path: Path, dialect: Dialect, place: str, translates: bo
 
 
 def _undecodable(error: UnicodeDecodeError, dialect: Dialect, place: str, line: int) -> ValueError:
-    """Return the error for text that begins in a line."""
+    """Return the error for undecodable text that begins in a line."""
     line += error.object[: error.start].count(b"\n")
     remedy = _INVALID if dialect.is_utf8 else f"invalid {dialect.encoding}; give the encoding of the file"
     return ValueError(f"{place}, line {line}: {remedy}")
@@ -243,7 +243,7 @@ def codec(name: str) -> str | None:
 
 
 def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
-    """Return the names in the first row, or numbers if it holds data; unnamed columns have numbers."""
+    """Return the names in the first row, or numbers if it is data; unnamed columns have numbers."""
     with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
         start = stream.read(_CHUNK)
     problem = other_format(start, name)
@@ -256,7 +256,7 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
         raise _undecodable(error, dialect, place, 1) from None
     except csv.Error:
         raise ValueError(
-            f"{place}, line 1: no row of CSV: a quote is not closed, or a field is longer than "
+            f"{place}, line 1: not a row of CSV: a quote is not closed, or a field is longer than "
             f"{csv.field_size_limit():,} characters; correct the line"
         ) from None
     if any("\0" in column for column in first):
@@ -270,14 +270,14 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
     twice = [column for column in columns if columns.count(column) > 1]
     if twice:
         raise ValueError(
-            f"{place}, line 1: the column {twice[0]!r} is there twice; rename one in the first row, or give "
+            f"{place}, line 1: the column {twice[0]!r} occurs twice; rename one in the first row, or give "
             'header = "no" if it is data'
         )
     return columns
 
 
 def other_format(start: bytes, name: str) -> str | None:
-    """Return the problem of a file that is no table, with its remedy, by its first bytes; None for text."""
+    """Return the problem and remedy of a file that is not a table, by its first bytes; None for text."""
     if _WEB_PAGE.match(start):
         return "is a web page; download the file again"
     ending = Path(name).suffix
@@ -289,19 +289,19 @@ def other_format(start: bytes, name: str) -> str | None:
 
 
 def refuse_special(path: Path, place: str) -> None:
-    """Raise ValueError for a link without a file, and for what is neither a file nor a folder."""
+    """Raise ValueError for a broken link, and for a path that is neither a file nor a folder."""
     if path.is_symlink() and not path.exists():
         raise ValueError(
             f"{place} is a link to {os.readlink(path)}, which does not exist; fetch that file, or correct "
             "the link"
         )
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise ValueError(f"{place} is not a regular file, and is read twice; save it as one")
+        raise ValueError(f"{place} is not a regular file, but is read twice; save it as one")
 
 
 def first_row(text: str, delimiter: str) -> list[str]:
     """Return the fields of the first row of a text; csv.Error if a quote is not closed."""
-    if len(delimiter) > 1:  # what the csv module does not read
+    if len(delimiter) > 1:  # not supported by the csv module
         return [
             field.removeprefix('"').removesuffix('"')
             for field in text.partition("\n")[0].rstrip("\r").split(delimiter)
@@ -310,29 +310,29 @@ def first_row(text: str, delimiter: str) -> list[str]:
 
 
 def _explained(error: BaseException, place: str, columns: Sequence[str]) -> BaseException:
-    """Return an error of DuckDB as one with line, column and problem, if it tells them."""
+    """Return an error of DuckDB with line, column and problem, if known."""
     message = str(error)
     line = re.search(r"CSV Error on Line: (\d+)", message)
     where = f"{place}, line {line[1]}" if line else place
     if found := re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", message):
         at = columns[min(int(found[2]), len(columns) - 1)]
         return ValueError(
-            f"{where}, column {at!r}: the row has {found[2]} fields, and the first row has {found[1]}; "
+            f"{where}, column {at!r}: the row has {found[2]} fields, but the first row has {found[1]}; "
             "complete or remove the line"
         )
     problem = next((problem for words, problem in _PROBLEMS.items() if words in message), None)
     return error if problem is None else ValueError(f"{where}: {problem}")
 
 
-_TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")  # and lists of them; all other values are kept as text
+_TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")  # and lists of them; other values are kept as text
 _OPTIONS = "hive_partitioning=false, maximum_object_size=67108864"
 
 
 @dataclass(frozen=True, eq=False)
 class JsonTable(FileTable):
-    """Rows of JSON lines. Text stays text, also that of dates; a nested object is its text."""
+    """Rows of JSON lines. Strings, including dates, stay text; a nested object is read as text."""
 
-    types: Sequence[dict[str, str]]  # of DuckDB, by the columns of each file
+    types: Sequence[dict[str, str]]  # DuckDB types by column, for each file
 
     @classmethod
     def open(cls, files: Sequence[NamedPath], key: str) -> JsonTable:
@@ -341,7 +341,7 @@ class JsonTable(FileTable):
         for name, path in files:
             with _connected(name, path, key) as (connection, source):
                 found = connection.sql(f"SELECT * FROM read_json({source}, sample_size=-1)")
-                if found.columns == ["json"]:  # DuckDB's name for what is no object
+                if found.columns == ["json"]:  # DuckDB's name for values that are not objects
                     raise ValueError(f"{key}: {name}: has no JSON object; give one per line")
                 kinds = [str(one) for one in found.types]
                 plain = [one if one.removesuffix("[]") in _TYPES else "VARCHAR" for one in kinds]
@@ -351,7 +351,7 @@ class JsonTable(FileTable):
         return cls(tuple(files), *same_schema(schemas, key), key, tuple(types))
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        """Yield rows that have been read already."""
+        """Yield rows that have already been read."""
         for (name, path), types in zip(self.files, self.types, strict=True):
             first = 0
             with _connected(name, path, self.key) as (connection, source):
@@ -364,12 +364,12 @@ class JsonTable(FileTable):
 
 @contextmanager
 def _connected(name: str, path: Path, key: str) -> Iterator[tuple[Any, str]]:
-    """Yield a connection, and the file with its form as arguments of read_json. An error names the line."""
+    """Yield a connection, and the arguments of read_json. Errors name the line."""
     place = f"{key}: {name}"
     with reading(place, "give one object per line", "is not JSON lines"):
         first, last = _ends(name, path)
         form = "array" if first == b"[" else "newline_delimited"
-        if first == b"[" and last != b"]":  # DuckDB takes what there is
+        if first == b"[" and last != b"]":  # DuckDB accepts it
             raise ValueError(f"{place}: is cut off: its array is not closed; write it again")
         try:
             with connected(threads=2, memory_limit="1GB") as connection:
@@ -381,7 +381,7 @@ def _connected(name: str, path: Path, key: str) -> Iterator[tuple[Any, str]]:
 
 
 def _ends(name: str, path: Path) -> tuple[bytes, bytes]:
-    """Return the first and the last byte of a file that are no blanks; of lines the last of the first MB."""
+    """Return the first and the last nonblank byte of a file; for JSON lines, the last of the first MB."""
     first, last = b"", b""
     with pa.input_stream(str(path), compression=codec(name)) as stream:
         while (not first or first == b"[") and (chunk := stream.read(_CHUNK)):
@@ -391,7 +391,7 @@ def _ends(name: str, path: Path) -> tuple[bytes, bytes]:
 
 
 def _check_lines(name: str, path: Path, place: str) -> None:
-    """Raise ValueError for the first line that is no object with different keys."""
+    """Raise ValueError for the first line that is not an object with distinct keys."""
     with pa.input_stream(str(path), compression=codec(name)) as stream:
         for number, line in enumerate(io.BufferedReader(stream), 1):
             where = f"{place}, line {number}"
@@ -407,7 +407,7 @@ def _check_lines(name: str, path: Path, place: str) -> None:
                 continue
             keys = [one[0] for one in pairs if isinstance(one, tuple)] if isinstance(pairs, list) else []
             if twice := next((one for at, one in enumerate(keys) if one in keys[:at]), None):
-                raise ValueError(f"{where}: the key {twice!r} is there twice; rename one")
+                raise ValueError(f"{where}: the key {twice!r} occurs twice; rename one")
 
 
 def _query(source: str, types: dict[str, str], columns: Sequence[str]) -> str:
@@ -465,7 +465,7 @@ def _joined(column: Any) -> Any:
 
 def _opened(path: str) -> Any:
     found = os.stat(path)
-    identity = (path, found.st_ino, found.st_size, found.st_mtime_ns)  # a file may be written again
+    identity = (path, found.st_ino, found.st_size, found.st_mtime_ns)  # a file may be overwritten
     if getattr(_OPEN, "identity", None) != identity:
         _OPEN.file, _OPEN.identity = pq.ParquetFile(path), identity
     return _OPEN.file
@@ -511,7 +511,7 @@ FORMATS = {
 class InputFile:
     """A file of the input."""
 
-    name: str  # as the spec gives it; for errors
+    name: str  # as in the spec, for errors
     path: Path
 
 
@@ -524,7 +524,7 @@ def find_files(patterns: Sequence[str], folder: Path, key: str) -> list[InputFil
     names.sort(key=os.fsencode)
     for one, other in pairwise(names):
         if one == other:
-            raise ValueError(f"{key}: {one} is named twice; its rows would be read twice, name it once")
+            raise ValueError(f"{key}: {one} is named twice, so its rows would be read twice; name it once")
     files = [InputFile(name, folder / name) for name in names]
     for file in files:
         if not os.access(file.path, os.R_OK):
@@ -536,7 +536,7 @@ def find_files(patterns: Sequence[str], folder: Path, key: str) -> list[InputFil
 
 
 def open_files(files: Sequence[InputFile], dialect: Dialect, key: str, format: str | None = None) -> Table:
-    """Open files of one format as a table; without `format`, their extensions tell it."""
+    """Open files of one format as a table; without `format`, it is taken from the extensions."""
     formats = {format or _format(file.name, key) for file in files}
     if len(formats) > 1:
         raise ValueError(f"{key}: files of several formats, {', '.join(sorted(formats))}; convert to one")
@@ -571,7 +571,7 @@ def _matches(pattern: str, folder: Path, key: str) -> list[str]:
 
 
 def _of_folder(pattern: str, folder: Path, key: str) -> list[str]:
-    """Return the tables in a folder and in those below it; ValueError unless they are of one format."""
+    """Return the tables in a folder and its subfolders; ValueError unless all have the same format."""
     found = sorted((folder / pattern).rglob("*"))
     for one in found:
         refuse_special(one, f"{key}: {one.relative_to(folder)}")
@@ -614,7 +614,7 @@ class MemoryTable:
 
     @classmethod
     def of(cls, rows: Any, key: str) -> MemoryTable:
-        """Wrap a table; its memory is shared where its library allows it."""
+        """Wrap a table; memory is shared if its library allows it."""
         name = f"the table of {key}"
         if isinstance(rows, pa.Table):
             return cls(rows, name)

@@ -44,7 +44,7 @@ _TRUTH = frozenset({"true", "false", "yes", "no", "t", "f"})
 
 @dataclass(eq=False)
 class ColumnFacts:
-    """Facts that hold for all rows of a column."""
+    """Facts about all rows of a column."""
 
     name: str
     dtype: Any  # of pyarrow
@@ -55,16 +55,16 @@ class ColumnFacts:
     is_time: bool = True
     has_zone: bool = True  # all times have one
     has_fraction: bool = False
-    low: float = float("inf")  # of numbers, also in text
+    low: float = float("inf")  # of numbers, including numbers in text
     high: float = float("-inf")
     least: Any = None  # of times and of whole numbers
     greatest: Any = None
-    keys: IdTable[Any] | None = None  # None: not unique, or no id
+    keys: IdTable[Any] | None = None  # None: not unique, or not an id
     distinct: set[str] | None = field(default_factory=set)  # None: more than MOST_CATEGORIES
 
     @classmethod
     def of(cls, name: str, dtype: Any) -> ColumnFacts:
-        """Return the facts of no rows."""
+        """Return the facts of a column without rows."""
         if pa.types.is_dictionary(dtype):
             dtype = dtype.value_type
         kind: Kind | None = "string" if is_text(dtype) else "int64" if pa.types.is_integer(dtype) else None
@@ -72,7 +72,7 @@ class ColumnFacts:
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of ids that the column could hold; None if its type is none of ids."""
+        """The kind of ids that the column may have; None if its type is not one of ids."""
         return "string" if is_text(self.dtype) else "int64" if pa.types.is_integer(self.dtype) else None
 
     @property
@@ -82,7 +82,7 @@ class ColumnFacts:
         return pa.types.is_boolean(self.dtype) or bool(words and words <= _TRUTH)
 
     def add(self, array: Any) -> None:
-        """Take the next rows into account."""
+        """Update the facts by the next rows."""
         self.rows += len(array)
         self.nulls += array.null_count
         values = array.drop_null()
@@ -150,7 +150,7 @@ def facts_of(table: Table) -> dict[str, ColumnFacts]:
 def found_in(
     table: Table, columns: list[str], keys: Mapping[str, ColumnFacts]
 ) -> Iterator[tuple[str, str, int]]:
-    """Read the columns of a table once; yield how many values of each are among the keys of each type."""
+    """Read the columns of a table once; yield the number of their values among the keys of each type."""
     counts = {(name, node_type): 0 for name in columns for node_type in keys}
     for piece in read_pieces(table, columns) if counts else ():
         rows = piece()
@@ -160,7 +160,7 @@ def found_in(
             assert unique.kind is not None
             try:
                 wanted = keys_of(rows.column(name).drop_null(), unique.kind, name, str)
-            except ValueError:  # text that is no integer
+            except ValueError:  # text that is not an integer
                 del counts[name, node_type]
                 continue
             counts[name, node_type] += int((unique.keys.find(wanted) >= 0).sum()) if len(wanted) else 0
@@ -172,15 +172,15 @@ _HEAD = """\
 # A proposal: each comment states what all rows of the files say. Save it in this folder, edit it, and import
 # it: khop import SPEC.toml OUT
 """
-_CATEGORIES = 256  # most categories that are proposed as one-hot
-_LEAST_SHARE = 0.5  # of the values of a column that links to a key
+_CATEGORIES = 256  # maximum number of categories that are proposed as one-hot
+_LEAST_SHARE = 0.5  # of values of a column that must be keys, for a link
 _PAIRS = {
     ("source", "target"), ("source", "destination"), ("src", "dst"), ("from", "to"), ("head", "tail"),
     ("orig", "dest"), ("origin", "destination"), ("sender", "receiver"), ("follower", "followee"),
     ("citing", "cited"), ("start", "end"), ("pickup", "dropoff"), ("pu", "do"), ("home", "away"),
     ("buyer", "seller"), ("payer", "payee"), ("user", "friend"), ("u", "v"), ("a", "b"), ("1", "2"),
 }  # fmt: skip
-_SHORT = {("u", "v"), ("a", "b"), ("1", "2")}  # also names of measurements: no ends of a row that has an id
+_SHORT = {("u", "v"), ("a", "b"), ("1", "2")}  # also names of measurements: not ends if the row has an id
 _PERSONS = {
     "user", "customer", "account", "author", "member", "reviewer", "person", "client", "buyer", "player",
     "student", "patient", "employee", "follower", "voter", "rater", "msno",
@@ -188,12 +188,12 @@ _PERSONS = {
 _IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
 _COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
 _TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
-_NUMBERS = re.compile(r"(?:[-+\d.]+(?: [-+\d.]+)+\n)+[-+\d. ]*")  # lines of numbers; the last one may be cut
+_NUMBERS = re.compile(r"(?:[-+\d.]+(?: [-+\d.]+)+\n)+[-+\d. ]*")  # the last line may be truncated
 _LABELS = {"label", "class", "target", "y", "fraud", "churn", "outcome"}
 _NULLS = {"unknown", "na", "n/a", "none", "null", "?", "-", "\\n"}
 _YEAR_1990, _YEAR_2035 = 631152000, 2051222400  # in seconds since 1970
 _RESERVED = {"x", "time", "label", "split"}
-_WORDS = 2.0  # per row: fewer are names, not text
+_WORDS = 2.0  # per row: fewer words are names, not text
 
 
 @dataclass(eq=False)
@@ -210,7 +210,7 @@ class _GuessedTable:
 
     @cached_property
     def pair(self) -> tuple[str, str, str] | None:
-        """The columns of two ends of one type, and a word for it: txId1 and txId2, source and target."""
+        """The columns of two ends of one type, such as txId1 and txId2, and a name for both."""
         if not self.has_header:
             return ("0", "1", "node") if _share_ids(self.table, self.columns) else None
         ids = [facts for facts in self.columns.values() if facts.kind is not None and _may_be_ids(facts)]
@@ -238,9 +238,9 @@ class _GuessedTable:
 def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     """Return the text of a spec for files of tables, with a comment for each claim.
 
-    All files are read twice: for keys, types and categories, then for links by values that are keys of other
-    tables. The keys of all tables take memory. `header` is "yes" or "no" if the first rows of CSV files name
-    the columns or are data; "auto" takes them for data where their values say so.
+    All files are read twice: for keys, types and categories, then for links, columns whose values are keys of
+    other tables. The keys of all tables are in memory. `header` states if the first row of CSV files has the
+    column names: "yes", "no", or "auto" to decide by its values.
     """
     tables = _joined(_tables(find_files(files, folder, "--guess"), header))
     for table in tables:
@@ -293,11 +293,11 @@ def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
 
 
 def _joined(tables: Sequence[_GuessedTable]) -> list[_GuessedTable]:
-    """Return the tables without those of the same nodes as another: such a table is in the other's `also`.
+    """Join tables of the same nodes: return one of them, with the others in its `also`.
 
-    Two tables are of the same nodes if their keys have the same values. Integers from a range say nothing:
-    users and items are both counted from 1. A table with ids of other tables is not joined, as its links
-    are edges, and neither is one with a column of a table that is joined already.
+    Tables have the same nodes if their keys have the same values. This does not hold for consecutive
+    integers: users and items are both counted from 1. A table with ids of other tables is not joined, because
+    its links are edges, nor is one that shares a column with a joined table.
     """
     found: list[_GuessedTable] = []
     for table in tables:
@@ -328,14 +328,14 @@ def _of_same_nodes(
 
 
 def _common_name(first: str, second: str, taken: Sequence[str]) -> str:
-    """Return the common beginning of two names, if it is a word that names no table."""
+    """Return the common prefix of two names, if it is a word and not the name of a table."""
     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
     name = re.sub(r"s?[-_]*$", "", "".join(letter for letter, _ in pairs))
     return name if len(name) > 1 and name not in taken else first
 
 
 def _may_be_ids(facts: ColumnFacts) -> bool:
-    """Return False for times, fractions and counts."""
+    """Return False for columns of times, fractions or counts."""
     is_count = set(_tokens(facts.name)) & _COUNTS and not set(_tokens(facts.name)) & _IDS
     return not (facts.is_time and facts.rows > facts.nulls) and not (
         facts.has_fraction or is_count or _epoch(facts)
@@ -343,7 +343,7 @@ def _may_be_ids(facts: ColumnFacts) -> bool:
 
 
 def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
-    """Return the form of a CSV file, with the most frequent delimiter of its first line."""
+    """Return the dialect of a CSV file, with the most frequent delimiter of its first line."""
     suffix = _suffix(file.name)
     if FORMATS.get(suffix, "csv") != "csv":
         return Dialect(), None
@@ -361,7 +361,7 @@ def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
     given = most if line.count(most) and most != plain.of(file.name) else None
     if header == "auto":
         lines, delimiter = text.split("\n"), given or plain.of(file.name)
-        whole = lines if len(lines) < 3 else lines[:-1]  # the last one may be cut
+        whole = lines if len(lines) < 3 else lines[:-1]  # the last one may be truncated
         try:
             rows = [first_row(one, delimiter) for one in whole if one]
             header = "no" if _is_data(rows) else "yes"
@@ -371,7 +371,7 @@ def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
 
 
 def _is_data(rows: Sequence[Sequence[str]]) -> bool:
-    """Return True if the first row is certainly data, with numbers, times and words as other rows have."""
+    """Return True if the first row is certainly data, with numbers, times and words like other rows."""
     first, *others = rows or [[]]
     others = [row for row in others if len(row) == len(first)]
     if not others:
@@ -396,8 +396,8 @@ SELECT count(*), (SELECT count(*) FROM l), (SELECT count(*) FROM r), coalesce(su
 def _share_ids(table: Table, columns: Mapping[str, ColumnFacts]) -> bool:
     """Return True if the first two columns of a table are ids of one type.
 
-    Most ids of the shorter column are in the other one, too, and links from a node to itself are rarer than
-    by chance: ids of two types are in one range, too, if they are counted.
+    They are if most ids of the shorter column are also in the other one, and self-loops are rarer than by
+    chance: ids of two types are also in the same range if both are consecutive.
     """
     if not {"0", "1"} <= set(columns) or columns["0"].has_fraction or columns["1"].has_fraction:
         return False
@@ -415,7 +415,7 @@ def _tokens(name: str) -> list[str]:
 
 
 def _safe(name: str, taken: Sequence[str] = ()) -> str:
-    """Return a name that can be that of a file."""
+    """Return a name that is valid as a file name."""
     ascii = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]+", "-", ascii)).strip("-_") or "column"
     return next(one for n in range(len(taken) + 1) if (one := f"{word}{n or ''}") not in taken)
@@ -427,7 +427,7 @@ def _epoch(facts: ColumnFacts) -> str | None:
         return None
     if (
         facts.name.isdigit() and _YEAR_1990 < facts.low <= facts.high < _YEAR_2035
-    ):  # of a table without header
+    ):  # for a table without a header
         return "s"
     return epoch_unit(facts.low, facts.high) if set(_tokens(facts.name)) & _TIMES else None
 
@@ -437,7 +437,7 @@ def _suffix(name: str) -> str:
 
 
 def _patterns(files: Sequence[InputFile]) -> list[str]:
-    """Return the files as a glob if it matches no other file."""
+    """Return the files as a glob, if it does not match other files."""
     parent, suffix = files[0].path.parent, _suffix(files[0].name)
     pattern = str(Path(files[0].name).parent / f"*{suffix}")
     names = [file.name for file in files]
@@ -445,7 +445,7 @@ def _patterns(files: Sequence[InputFile]) -> list[str]:
 
 
 def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
-    """Return a name of one word: of the file, or of the folder of several; singular."""
+    """Return a singular one-word name, from the file, or from the folder of several files."""
     path = Path(files[0].name)
     suffix = _suffix(path.name) or path.suffix
     stem = path.name[: len(path.name) - len(suffix)]
@@ -456,21 +456,21 @@ def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
 
 
 def _best_key(table: str, columns: Mapping[str, ColumnFacts]) -> str | None:
-    """Return the unique column that names rows: by its name, or the first column."""
+    """Return the unique column that identifies rows: by its name, or the first one."""
     unique = [name for name, one in columns.items() if one.keys is not None and one.rows]
     named = [name for name in unique if re.search(r"(^|[_\W])(id|key|uuid|code)$|Id$|ID$", name)]
     own = [name for name in named if _has(name, table) or name.lower() == "id"]
     ids = [name for name in columns if set(_tokens(name)[-1:]) & _IDS]
     if not own and len(ids) > 1:
-        return None  # ids of several other tables: a link, by chance without a repetition
+        return None  # ids of several other tables: a link that is unique by chance
     first = [name for name in unique if name == next(iter(columns))]
     return next(iter([*own, *named, *first]), None)
 
 
 def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
-    """Set the columns with values that are keys of a table, each with the type that has most of them.
+    """Find columns whose values are keys of a table, and set the type with most of them.
 
-    A unique column that is named like another table, and has its keys, is a link and no key.
+    A unique column that is named like another table, and has its keys, is a link, not a key.
     """
     keys = {one.name: one.columns[one.key] for one in tables if one.key is not None}
     named = any(_has(table.key or "", name) for name in keys if name != table.name)
@@ -491,7 +491,7 @@ def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
             and not _names(name, node_type, keys[node_type])
             and (facts.is_number or facts.kind != "string")
         ):
-            continue  # small integers are in every range of ids
+            continue  # small integers are in any range of ids
         if count > best.get(name, ("", 0))[1]:
             best[name] = (node_type, count)
     table.links = {name: best[name] for name in columns if name in best}
@@ -499,21 +499,21 @@ def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
 
 
 def _names(column: str, node_type: str, key: ColumnFacts) -> bool:
-    """Return True if a column is named like a key or its table."""
+    """Return True if a column is named like a key or the key's table."""
     lower = column.lower()
     return (lower == key.name.lower() and lower != "id") or _has(column, node_type)
 
 
 def _has(column: str, table: str) -> bool:
-    """Return True if the name of a table is in that of a column: short names as a word of it."""
+    """Return True if a column's name contains that of a table; short names must be a word of it."""
     lower = table.lower()
     return lower in _tokens(column) or (len(lower) > 2 and lower in column.lower())
 
 
 def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
-    """Give tables without a key a second end: columns that are named as ids, with node types of their own."""
+    """Give tables without a key a second end: columns named like ids, with separate node types."""
     added: list[str] = []
-    safe: dict[str, str] = {}  # node types by the words of columns: other letters may leave the same name
+    safe: dict[str, str] = {}  # node types by the words of columns, whose safe names may collide
     for table in tables:
         if table.key is not None and not table.is_edges:
             continue
@@ -522,7 +522,7 @@ def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
             node_type = _safe(stem if stem not in known else f"{stem}-{table.name}")
             table.links = {n: (node_type, table.columns[n].rows - table.columns[n].nulls) for n in ends}
             added += [] if node_type in added else [node_type]
-        elif table.pair is not None:  # one end of two is found: both are of its type
+        elif table.pair is not None:  # one of two ends is found: both have its type
             node_type = next(table.links[end][0] for end in table.pair[:2] if end in table.links)
             table.links = {end: table.links.get(end, (node_type, 0)) for end in table.pair[:2]}
         elif not table.has_header and table.key is None and {"0", "1"} <= set(table.columns):
@@ -574,7 +574,7 @@ def _nodes(table: _GuessedTable) -> str:
         f"files = {_list(table.files)}",
         *table.form,
         *_missing_words(table),
-        f"id = {_text(table.key)}  # in all rows, and in no two the same",
+        f"id = {_text(table.key)}  # unique in all rows",
     ]
     taken = list(_RESERVED)
     free = {name: one for name, one in table.columns.items() if name not in (table.key, *table.links)}
@@ -602,13 +602,13 @@ def _nodes(table: _GuessedTable) -> str:
 
 
 def _missing_words(table: _GuessedTable) -> list[str]:
-    """Return a comment on values that are words for a missing value."""
+    """Return a comment on words for missing values."""
     words = {text for one in table.columns.values() for text in one.distinct or () if text.lower() in _NULLS}
     return [f"# missing = {_list(sorted(words))}  # to read them as missing values"] if words else []
 
 
 def _column(name: str, facts: ColumnFacts, taken: list[str]) -> str:
-    """Return the line of a feature, or a comment for a column that no kind fits."""
+    """Return the line of a feature, or a comment for a column without a fitting kind."""
     own = _safe(name, taken)
     taken.append(own)
     renamed = "" if own == name else f", column = {_text(name)}"
@@ -624,7 +624,7 @@ def _column(name: str, facts: ColumnFacts, taken: list[str]) -> str:
         return line("bool", "true or false")
     if facts.is_time:
         zone = "" if facts.has_zone else ', timezone = "UTC"'
-        said = "" if facts.has_zone else "; without a zone: give the one they are in"
+        said = "" if facts.has_zone else "; without a time zone: give the right one"
         return f'columns.{own} = {{ kind = "date"{zone}{renamed} }}  # times in all rows{nulls}{said}'
     if unit := _epoch(facts):
         return f'columns.{own} = {{ kind = "date", unit = "{unit}"{renamed} }}  # epoch times{nulls}'
@@ -648,7 +648,7 @@ def _is_category(facts: ColumnFacts) -> bool:
 
 
 def _repeats(facts: ColumnFacts) -> bool:
-    """Return True if all values are known, and each is there twice on average."""
+    """Return True if all values are known, and each occurs at least twice on average."""
     return 2 <= len(facts.distinct or ()) <= facts.rows // 2
 
 
@@ -707,7 +707,7 @@ def _found(table: _GuessedTable, end: tuple[str, str, int]) -> str:
 
 
 def _missing(table: _GuessedTable, ends: Sequence[tuple[str, str, int]]) -> list[str]:
-    """Return the fields that edges need for ends without a node and for nulls."""
+    """Return the fields that edges need for unknown ends and for nulls."""
     of_ends = [(table.columns[name], found) for name, _, found in ends]
     orphans = any(facts.rows - facts.nulls > count for facts, count in of_ends)
     nulls = any(facts.nulls for facts, _ in of_ends)

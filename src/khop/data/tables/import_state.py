@@ -1,6 +1,6 @@
 """Opened tables of an import, the ids of its nodes, and cached rows of CSV files.
 
-Parsing of text takes most of the time of an import. Rows of CSV files are therefore stored between passes.
+Text parsing takes most of the time of an import. Rows of CSV files are therefore cached between passes.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ class ImportState:
     timed: dict[EdgeType, bool] = field(default_factory=dict)
     ids: dict[str, NodeTableIds] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    given: GivenEncoders | None = None  # None: encoders are made from the rows
-    rows: dict[str, int] = field(default_factory=dict)  # nodes of tables, by type; the others are of edges
+    given: GivenEncoders | None = None  # None: encoders are fitted to the rows
+    rows: dict[str, int] = field(default_factory=dict)  # nodes from tables, by type; others are from edges
 
     def rules(self) -> dict[EdgeType, EdgeRules]:
         """Return the rules of each edge type."""
         return dict(self.spec.edge_types())
 
     def bound_ids(self, folder: Path) -> None:
-        """Let dictionaries of ids take half the budget, and files in `folder` beyond it."""
+        """Limit dictionaries of ids to half the budget; beyond it they use files in `folder`."""
         for of_type in self.ids.values():
             of_type.table.spill_beyond(self.ids_share, str(folder))
 
     @property
     def ids_share(self) -> int:
-        """Bytes of memory that the dictionary of one type may take."""
+        """Memory limit in bytes for the dictionary of one type."""
         return self.memory // (2 * max(1, len(self.ids)))
 
 
@@ -123,7 +123,7 @@ def _with_parts(
     edge_sources: dict[EdgeType, OpenSource],
     folder: SourceFolder,
 ) -> Spec:
-    """Return a spec whose splits by files are splits by a column, which its tables get."""
+    """Replace splits by files by splits by a column, which is added to the tables."""
     by_column, nodes = Split(column=PART), dict(spec.nodes)
     for node_type, source in sources.items():
         node, split = spec.nodes[node_type], spec.node_split(node_type)
@@ -155,7 +155,7 @@ def _units(sources: list[OpenSource]) -> list[Unit]:
 
 
 def _check(work: ImportState) -> None:
-    """Raise ValueError for columns that do not exist and splits that cannot be made, before rows are read."""
+    """Raise ValueError for missing columns and impossible splits, before rows are read."""
     for node_type, source in work.sources.items():
         source.check(node_reader(work, node_type, None).columns())
         node, split = work.spec.nodes[node_type], work.spec.node_split(node_type)
@@ -226,7 +226,7 @@ def read_ids(work: ImportState) -> None:
             work.meter.begin(f"ids of {name}")
             before = {end: len(work.ids[end].table) for end in sorted(adds) if end in work.sources}
             edge_reader(work, edge_type).add_ends(adds)
-            if work.given is None:  # of later data, nodes of the graph get ids too
+            if work.given is None:  # for later data, nodes of the graph get ids too
                 added = {end: len(work.ids[end].table) - count for end, count in before.items()}
                 work.notes += [
                     f"{name}: {n:,} nodes of {end} added by edges" for end, n in added.items() if n
@@ -241,7 +241,7 @@ def read_ids(work: ImportState) -> None:
 
 
 def _is_from_edges(work: ImportState, node_type: str) -> bool:
-    """Return True for a type without a table: its nodes are ids that edges name."""
+    """Return True for a type without a table, whose nodes are the ids that edges name."""
     if work.given is not None and not work.given.is_from_edges(node_type):
         return False
     return node_type not in work.sources
@@ -254,7 +254,7 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
     wanted = [column] if reader.spec.time is None else [column, reader.spec.time]
     if reader.spec.time is not None and reader.spec.label is not None:
         wanted = [*dict.fromkeys([*wanted, reader.spec.label.column])]
-    pieces: list[tuple[int, TableRows]] = []  # without values: the places of rows, for errors
+    pieces: list[tuple[int, TableRows]] = []  # without values: the positions of rows, for errors
     for rows in in_order(source.pieces(wanted), work.threads):
         first = len(of_type.table)
         keys = keys_of(rows.column(column), of_type.kind, f"nodes.{node_type}.id", rows.row)
@@ -286,7 +286,7 @@ def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: TableRows
         value = rows.column(work.spec.nodes[node_type].id or "")[int(known[0])].as_py()
         raise ValueError(
             f"{rows.row(int(known[0]))}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
-            "of later data hold new nodes, leave the row out, as by where"
+            "of later data have new nodes only; exclude the row, for example by where"
         )
 
 
@@ -295,10 +295,9 @@ _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
 def rows_to_read(work: ImportState) -> int:
-    """Return about the rows that the reading passes over, some tables more than once.
+    """Estimate the rows to read in all passes.
 
-    Edges are read to be sorted, before that for the statistics of their columns, and for each end whose ids
-    they add.
+    Edges are read for each end whose ids they add, for column statistics, and for sorting.
     """
     nodes = sum(table_rows(source) for source in work.sources.values())
     edges = sum(edge_passes(work, one) * table_rows(source) for one, source in work.edge_sources.items())
@@ -306,7 +305,7 @@ def rows_to_read(work: ImportState) -> int:
 
 
 def edge_passes(work: ImportState, edge_type: EdgeType) -> int:
-    """Return how often the rows of an edge type are read."""
+    """Return the number of passes over the rows of an edge type."""
     rules, ends = work.rules()[edge_type], (edge_type[0], edge_type[2])
     if work.given is not None:  # later data: each end may be a node of the graph
         return 1 + len(ends)
@@ -324,7 +323,7 @@ def read_again(work: ImportState) -> list[list[EdgeType]]:
 
 
 def table_rows(source: OpenSource) -> int:
-    """Return the rows of a table before `where`, for CSV about so many; 0 for Arrow files."""
+    """Return the rows of a table before `where`, estimated for CSV; 0 for Arrow files."""
     match source.table:
         case ParquetTable(files=files):
             return sum(int(pq.read_metadata(path).num_rows) for _, path in files)
@@ -339,11 +338,11 @@ def table_rows(source: OpenSource) -> int:
 
 
 def _num_lines(path: Path) -> int:
-    """Return about the lines of a CSV file, as if all of it were as its first bytes."""
+    """Estimate the lines of a CSV file from its first bytes."""
     size = path.stat().st_size
     with path.open("rb") as file:
         codec = _CODECS.get(path.suffix)
-        stream = pa.CompressedInputStream(file, codec) if codec else file  # closes the file when it is let go
+        stream = pa.CompressedInputStream(file, codec) if codec else file  # closes the file with it
         text, read = stream.read(_SAMPLE), file.tell()
     lines: int = text.count(b"\n")
     return lines if read >= size and len(text) < _SAMPLE else lines * size // max(1, read)
@@ -351,12 +350,12 @@ def _num_lines(path: Path) -> int:
 
 @dataclass(eq=False)
 class KeptTable:
-    """A table whose first complete pass also writes its rows to an Arrow file, which the others read."""
+    """A table whose first complete pass also writes its rows to an Arrow file for later passes."""
 
     table: Table
     columns: tuple[str, ...]  # of all passes
-    path: Path  # of the file, which is there after the first pass
-    _places: tuple[Place, ...] | None = None  # of the batches of the file, once it is complete
+    path: Path  # of the file, which exists after the first pass
+    _places: tuple[Place, ...] | None = None  # of the file's batches, once it is complete
 
     @property
     def name(self) -> str:
@@ -369,7 +368,7 @@ class KeptTable:
         return self.table.schema
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        """Yield rows that have been read already."""
+        """Yield rows that have already been read."""
         if self._places is None:
             return self._first_pass(columns)
         return self._later_pass(columns, self._places)
@@ -377,7 +376,7 @@ class KeptTable:
     def _first_pass(self, columns: Sequence[str]) -> Iterator[Piece]:
         places = []
         schema = pa.schema([self.schema.field(name) for name in self.columns])
-        with naming(self.path), pa.ipc.new_file(str(self.path), schema) as writer:  # closing writes, too
+        with naming(self.path), pa.ipc.new_file(str(self.path), schema) as writer:  # closing also writes
             for piece in self.table.pieces(self.columns):
                 rows = piece()
                 writer.write_batch(rows.batch)
@@ -388,7 +387,7 @@ class KeptTable:
     def _later_pass(self, columns: Sequence[str], places: Iterable[Place]) -> Iterator[Piece]:
         wanted = [self.columns.index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=wanted)
-        # Not a mapping: its pages would count as memory of the process.
+        # Not memory-mapped: mapped pages would count as memory of the process.
         with pa.OSFile(str(self.path)) as file, pa.ipc.open_file(file, options=options) as reader:
             for number, place in enumerate(places):
                 yield partial(TableRows, reader.get_batch(number).select(columns), place)
@@ -396,7 +395,7 @@ class KeptTable:
 
 @contextmanager
 def parsed_once(work: ImportState, folder: Path) -> Iterator[None]:
-    """Keep the rows of CSV edge tables that are read more than once, in files in `folder` until the end."""
+    """Cache the rows of CSV edge tables that are read more than once in files in `folder`."""
     before, sources, paths = work.edge_sources, dict(work.edge_sources), []
     for number, edge_types in enumerate(read_again(work)):
         columns = {edge_type: list(edge_reader(work, edge_type).columns()) for edge_type in edge_types}

@@ -24,7 +24,7 @@ from khop.kernels.id_table import Keys, Kind, StringKeys
 UNKNOWN = -1
 Others = Literal["refuse", "unknown"]
 _LONG = 1000  # digits: longer numbers are sorted as text
-UNKNOWN_BYTE = 255  # in the row of a node whose classes are unknown
+UNKNOWN_BYTE = 255  # in rows of nodes with unknown classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +33,12 @@ class Labeled:
 
     values: npt.NDArray[Any]
     known: npt.NDArray[np.bool_]
-    outside: int  # rows with a class that training lacks
+    outside: int  # rows with a class that is not in training rows
 
 
 @dataclass
 class LabelReader:
-    """A label column. Classes that the spec does not name are those of training, in ascending order."""
+    """A label column. Unless the spec names classes, they are those of training rows, in ascending order."""
 
     spec: Label
     key: str
@@ -128,7 +128,7 @@ _HASHES = 2.0**64
 
 @dataclass(frozen=True)
 class CutOffs:
-    """The first times of validation and of test, in the unit of the graph."""
+    """The first times of validation and test, in the unit of the graph."""
 
     val: int
     test: int
@@ -162,7 +162,7 @@ def parts_by_hash(texts: Any, split: Split) -> Parts:
 
 
 def parts_by_column(array: Any, split: Split, key: str, where: Where) -> Parts:
-    """Return the part that each row names; null is in none."""
+    """Return the part that each row names; null is in no part."""
     names = {_text(split.train): TRAIN, _text(split.val): VAL, _text(split.test): TEST}
     parts = np.full(len(array), NONE, np.int8)
     for row, text in enumerate(texts_of(array, key, where).to_pylist()):
@@ -181,7 +181,7 @@ def _text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_CANONICAL = r"^(0|-?[1-9]\d*)$"  # text of an integer, without signs or zeros that a number would lose
+_CANONICAL = r"^(0|-?[1-9]\d*)$"  # text of an integer, without a plus sign or leading zeros
 
 
 def id_kind(columns: Iterable[tuple[str, Any, bool]], asked: str | None, node_type: str) -> Kind:
@@ -200,7 +200,7 @@ def id_kind(columns: Iterable[tuple[str, Any, bool]], asked: str | None, node_ty
     if len(kinds) > 1:
         warnings.warn(
             f"ids of {node_type!r} are integers in {kinds['int64']} and text in {kinds['string']}: all are "
-            f'taken as text; write id_type = "string" in [nodes.{node_type}]',
+            f'read as text; write id_type = "string" in [nodes.{node_type}]',
             stacklevel=1,
         )
         return "string"
@@ -208,23 +208,23 @@ def id_kind(columns: Iterable[tuple[str, Any, bool]], asked: str | None, node_ty
 
 
 def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
-    """Return a column without nulls as keys; ValueError for a null, and for text that is no integer."""
+    """Return a column without nulls as keys; ValueError for a null, and for text that is not an integer."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if array.null_count:
         row = int(np.argmax(numpy_of(array.is_null())))
         raise ValueError(
-            f"{where(row)}: {key} is null; an id is never null, correct the row or leave it out by where"
+            f"{where(row)}: {key} is null; an id must not be null, correct the row or exclude it by where"
         )
     if kind == "string":
-        reason = "no text or integer; convert the column"
+        reason = "neither text nor an integer; convert the column"
         return string_keys(converted(array, lambda part: part.cast(pa.large_string()), key, where, reason))
     if is_text(array.type):
         canonical = numpy_of(pc.match_substring_regex(array, _CANONICAL))
         if not canonical.all():
             row = int(np.argmin(canonical))
             raise ValueError(
-                f"{where(row)}: {key} is {array[row].as_py()!r}, and ids of other tables are integers; write "
+                f"{where(row)}: {key} is {array[row].as_py()!r}, but ids of other tables are integers; write "
                 'it as an integer, or import with id_type = "string"'
             )
     reason = 'no integer within int64; correct it, or import with id_type = "string"'
@@ -233,20 +233,20 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
 
 
 def canonical_integers(array: Any) -> npt.NDArray[np.int64] | None:
-    """Return text as int64; None unless each is an integer as Python writes it, so that no id changes."""
+    """Return text as int64; None unless all are canonical integers, so that ids do not change."""
     keys = string_keys(array.cast(pa.large_string()))
     if ((keys.data - ord("0") > 9) & (keys.data != ord("-"))).any():
-        return None  # first, as a cast that fails is slow
+        return None  # first, because a failing cast is slow
     try:
         integers: npt.NDArray[np.int64] = numpy_of(array.cast(pa.int64()))
     except pa.ArrowInvalid:
         return None
-    # Signs and zeros that a number loses make the text longer than the number's digits.
+    # A plus sign or leading zeros make the text longer than the number's digits.
     return integers if length_as_text(integers) == len(keys.data) else None
 
 
 def length_as_text(integers: npt.NDArray[np.int64]) -> int:
-    """Return the number of digits and minus signs of all integers."""
+    """Return the total length of all integers as text."""
     sizes = np.abs(integers).view(np.uint64)
     length = len(integers) + int(np.count_nonzero(integers < 0))
     limit, most = 10, int(sizes.max(initial=0))

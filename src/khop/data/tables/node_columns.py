@@ -36,7 +36,7 @@ from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.manifest import NodeEntry
 from khop.kernels.id_table import Kind
 
-ALWAYS = np.iinfo(np.int64).min  # time of a node that has none
+ALWAYS = np.iinfo(np.int64).min  # time of nodes without one
 TIME = "time"  # the column of times, of nodes and edges
 LABEL_TIME = "label_time"  # the column of the dates of labels
 FEATURES = "x"
@@ -46,7 +46,7 @@ _MOST_INT64 = (1 << 63) - 1
 
 @dataclass(frozen=True, eq=False)
 class NodeReader:
-    """One node type with rows: how they are read."""
+    """Reader of one node type's table."""
 
     node_type: str
     spec: NodeSpec
@@ -54,12 +54,10 @@ class NodeReader:
     kind: Kind  # of the ids
     unit: Unit  # of times
     split: Split | None
-    cut_offs: CutOffs | None  # of statistics; None: all rows of training count
+    cut_offs: CutOffs | None  # for statistics; None: all training rows count
     touched: npt.NDArray[np.bool_] | None  # by an edge before validation; None: no edge has a time
     threads: int
-    encoders: Mapping[str, ColumnEncoder] | None = (
-        None  # of later data; None: made from the statistics of rows
-    )
+    encoders: Mapping[str, ColumnEncoder] | None = None  # for later data; None: fitted to the rows
 
     @property
     def key(self) -> str:
@@ -94,14 +92,14 @@ class NodeReader:
         return None if self.spec.time is None else self._times(self.spec.time, f"{self.key}.time", rows)
 
     def label_times(self, rows: TableRows) -> npt.NDArray[np.int64] | None:
-        """Return the dates of labels, ALWAYS for nodes without one; None if they are the times of nodes."""
+        """Return the dates of labels, ALWAYS for nodes without one; None if the times of nodes are used."""
         label = self.spec.label
         if label is None or label.time is None:
             return None
         return self._times(label.time, f"{self.key}.label.time", rows)
 
     def dates(self, rows: TableRows) -> npt.NDArray[np.int64] | None:
-        """Return the date of each row: that of its label, else its time."""
+        """Return the date of each row: its label's, else its time."""
         labels, times = self.label_times(rows), self.times(rows)
         if labels is None or times is None:
             return times if labels is None else labels
@@ -112,7 +110,7 @@ class NodeReader:
         known = numpy_of(array.is_valid())
         if known.all() or self.spec.label is None:
             return to_unit(array, self.source.time_format, self.unit, key, rows.row)
-        # A node without a label may have no time: it is there from the beginning.
+        # A node without a label may lack a time: it then always exists.
         labeled = numpy_of(rows.column(self.spec.label.column).is_valid())
         kept = known | labeled
         of_kept = rows.keep(kept)
@@ -137,7 +135,7 @@ class NodeReader:
     def counts_for_statistics(
         self, first: int, rows: TableRows, times: npt.NDArray[np.int64] | None, parts: Parts | None
     ) -> npt.NDArray[np.bool_]:
-        """Return the rows that statistics see: training rows, before validation begins."""
+        """Return the rows for statistics: training rows before validation begins."""
         allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
         if self.cut_offs is None:
             return allowed
@@ -158,14 +156,14 @@ class WrittenNodes:
 
     entry: NodeEntry
     document: Mapping[str, Any]  # encoders and classes, for import.json
-    unknown: Mapping[str, int]  # by column: rows with a category or word that training lacks
+    unknown: Mapping[str, int]  # by column: rows with a category or word that is not in training rows
 
 
 def write_nodes(reader: NodeReader, count: int, writer: FolderWriter) -> WrittenNodes:
     """Read a table twice, for statistics and for values, and write its columns and splits.
 
-    Nodes after those of the table, which edges have added, have zeros and no label. Features are written as
-    they are read; labels, times and raw columns take memory.
+    Nodes after those of the table, which edges have added, have zeros and no label. Features are streamed;
+    labels, times and raw columns are in memory.
     """
     encoders, label = _fitted(reader)
     out = _Output.begin(reader, count, encoders, label, writer)
@@ -302,7 +300,7 @@ class _Output:
 
 
 def _sparse(encoders: Mapping[str, ColumnEncoder]) -> dict[str, WordsEncoder]:
-    """Return the encoders of sparse columns, which have a file of their own."""
+    """Return the encoders of sparse columns, which have separate files."""
     return {name: one for name, one in encoders.items() if isinstance(one, WordsEncoder)}
 
 
@@ -321,13 +319,13 @@ def raw_values(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArray
     """Return numbers in a dtype that holds them exactly; ValueError for a null and for lost digits."""
     if array.null_count:
         row = int(np.argmax(numpy_of(array.is_null())))
-        raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
+        raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which replaces nulls')
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if pa.types.is_nested(array.type) or pa.types.is_binary(array.type):
         remedy = 'give kind = "vector"' if pa.types.is_nested(array.type) else "convert the column"
         value = shown(array[0]) if len(array) else f"of type {array.type}"
-        raise ValueError(f"{rows.row(0)}: {key} is {value}: no number; {remedy}")
+        raise ValueError(f"{rows.row(0)}: {key} is {value}: not a number; {remedy}")
     is_parsed = is_text(array.type)
     values: npt.NDArray[Any] = _raw_of_text(array, dtype, key, rows) if is_parsed else numpy_of(array)
     with np.errstate(invalid="ignore"):
@@ -350,7 +348,7 @@ def _raw_of_text(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArr
         for row in np.flatnonzero(~is_whole | (np.abs(numbers) >= 2.0**62)):
             text = texts[row].as_py()
             if not (is_whole[row] and -_MOST_INT64 - 1 <= int(text) <= _MOST_INT64):
-                raise ValueError(f"{rows.row(int(row))}: {key} is {text!r}: no int64; correct the row")
+                raise ValueError(f"{rows.row(int(row))}: {key} is {text!r}: not an int64; correct the row")
         return np.asarray(numpy_of(texts.cast(pa.int64())))
     for row in np.flatnonzero(is_whole & (np.abs(numbers) >= 2.0**53)):
         text = texts[row].as_py()
@@ -364,7 +362,7 @@ def _raw_of_text(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArr
 def node_document(
     reader: NodeReader, encoders: Mapping[str, ColumnEncoder], label: LabelReader | None
 ) -> dict[str, Any]:
-    """Return encoders and classes of a type as JSON values: all that later data need."""
+    """Return encoders and classes of a type as JSON values, for later data."""
     spec = reader.spec
     document: dict[str, Any] = {
         "id": {"column": spec.id, "kind": reader.kind},

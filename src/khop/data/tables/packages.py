@@ -1,4 +1,4 @@
-"""Optional packages of an import: their drivers, conversions of Arrow arrays, and errors as sentences."""
+"""Optional packages of an import: drivers, conversions of Arrow arrays, and error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REASONS = {
     r"incorrect header check|Unknown frame desc": "is not compressed as its name says",
     r"Could not set lock|Conflicting lock|different configuration": "is open elsewhere for writing",
     r"Could not convert string '(.*)' to (\w+)(?: when casting from source column (\w+))?": (
-        r"has the value '\1' in the column \3, which is no \2"
+        r"has the value '\1' in the column \3, which is not a \2"
     ),
     r"file system operations are disabled": "reads another file",
     r"no such table: (?:main\.)?(\S+)|Table with name (\S+) does not exist": (
@@ -64,17 +64,17 @@ def connected(path: str = ":memory:", *, read_only: bool = False, **config: str 
 
 @contextmanager
 def reading(place: str, remedy: str, reason: str = "is damaged, or has another format") -> Iterator[None]:
-    """Turn an error of a package into a sentence: place, reason and remedy, without the text of the package.
+    """Replace an error of a package by a text of place, reason and remedy.
 
-    Errors of khop, and those of the machine such as a full disk, pass.
+    Errors of khop and of the machine, such as a full disk, are raised unchanged.
 
     Args:
-        place: What is read, for people: the key in the spec and the file.
-        remedy: What to do about a file that cannot be read.
-        reason: What is wrong if the error of the package does not tell.
+        place: Key in the spec and file.
+        remedy: Remedy for a file that cannot be read.
+        reason: Reason if the error of the package is unknown.
     Raises:
         ValueError: For errors of the package.
-        MemoryError: If the package has not enough memory.
+        MemoryError: If the package runs out of memory.
     Example:
         >>> with reading("nodes.user.files: users.parquet", "write it again"):
         ...     pq.ParquetFile("users.parquet")
@@ -93,7 +93,7 @@ def reading(place: str, remedy: str, reason: str = "is damaged, or has another f
 def explained(
     error: Exception, place: str, remedy: str, reason: str, reasons: Mapping[str, str] | None = None
 ) -> ValueError:
-    """Return the error of a package as a sentence; `reason` is for errors that do not tell a known one."""
+    """Return the text for an error of a package; `reason` is for unknown errors."""
     known = _REASONS if reasons is None else reasons
     found = ((re.search(pattern, str(error)), text) for pattern, text in known.items())
     reason = next((match.expand(text) for match, text in found if match), reason)
@@ -109,7 +109,7 @@ def driver(kind: str) -> Any:
         return import_module(f"adbc_driver_{kind}.dbapi")
     except ImportError as error:
         raise ValueError(
-            f"{_KINDS[kind]} is read by a package that is missing: pip install adbc-driver-{kind} ({error})"
+            f"{_KINDS[kind]} needs a package that is missing: pip install adbc-driver-{kind} ({error})"
         ) from None
 
 
@@ -122,15 +122,15 @@ _ARROW_KINDS = (
 
 
 def is_text(dtype: Any) -> bool:
-    """Return True for the types of strings."""
+    """Return True for string types."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(kind(dtype) for kind in kinds)
 
 
 def without_blanks(array: Any) -> Any:
-    """Return text without blanks at both ends, and other values as they are.
+    """Strip blanks from text; return other values unchanged.
 
-    Most text is ASCII and has no blanks at all, which is found a hundred times as fast.
+    Most text is ASCII without blanks, which a check finds a hundred times as fast.
     """
     if not is_text(array.type):
         return array
@@ -142,10 +142,10 @@ def without_blanks(array: Any) -> Any:
 
 
 def numpy_of(array: Any) -> npt.NDArray[Any]:
-    """Return the values of an array as `Array.to_numpy` does; numbers are shared with it where possible.
+    """Return the values of an array as `Array.to_numpy` does; without a copy where possible.
 
-    A null of numbers is NaN. Numbers, and booleans without nulls, do not import pandas. `to_numpy` imports it
-    where it is installed, in half a second of CPU time.
+    Null numbers become NaN. Unlike `to_numpy`, does not import pandas for numbers and booleans without nulls,
+    which takes half a second of CPU time.
     """
     if pa.types.is_boolean(array.type) and not array.null_count:
         return numpy_of(array.cast(pa.uint8())).view(np.bool_)
@@ -167,10 +167,10 @@ def converted(
 
     Args:
         array: A column of some rows.
-        convert: A function of each row alone, which may raise errors of Arrow.
-        key: The column, for people.
-        where: The place of a row in words.
-        reason: Why a value cannot be converted, and the remedy.
+        convert: An elementwise function, which may raise errors of Arrow.
+        key: The column, for errors.
+        where: Describes the place of a row.
+        reason: Reason and remedy for a value that cannot be converted.
     """
     try:
         return convert(array)
@@ -180,7 +180,7 @@ def converted(
 
 
 def first_failing(rows: int, run: Callable[[int, int], object]) -> int:
-    """Return the first row for which `run(first, count)` raises an error of a package, as it does for all."""
+    """Return the first row for which `run(first, count)` raises an error of a package, as for all rows."""
     low, high = 0, rows  # rows before `low` are good, one before `high` is bad
     while high - low > 1:
         middle = (low + high) // 2
@@ -193,7 +193,7 @@ def first_failing(rows: int, run: Callable[[int, int], object]) -> int:
 
 
 def shown(scalar: Any) -> str:
-    """Return a value for people, no longer than a line."""
+    """Return a value for errors, truncated to a line."""
     try:
         value = scalar.as_py()
     except UnicodeDecodeError:
@@ -203,7 +203,7 @@ def shown(scalar: Any) -> str:
 
 
 def _stored(array: Any, kind: str) -> npt.NDArray[Any]:
-    """Return the numbers of an array as they are stored; those of nulls are any."""
+    """Return the stored numbers of an array; nulls are arbitrary."""
     dtype = np.dtype(f"{kind}{array.type.bit_width // 8}")
     if len(array) == 0:
         return np.empty(0, dtype)

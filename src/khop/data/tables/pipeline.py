@@ -76,7 +76,7 @@ from khop.schema import EdgeType
 
 
 def check_file_names(spec: Spec) -> None:
-    """Raise ValueError for a name that is no file name, and for a column with the name of another array."""
+    """Raise ValueError for an invalid file name, and for a column with the name of another array."""
     check_names(spec.nodes, "node type")
     reverses = [(t[2], rules.reverse, t[0]) for t, rules in spec.edge_types() if rules.reverse is not None]
     check_edge_types([*(edge_type for edge_type, _ in spec.edge_types()), *reverses])
@@ -87,12 +87,12 @@ def check_file_names(spec: Spec) -> None:
 
 
 def _stored(node: NodeSpec) -> Mapping[str, AnyEdgeColumn]:
-    """Return the columns with a file of their own; the others are joined to features."""
+    """Return the columns with separate files; the others are joined to features."""
     return {name: column for name, column in node.columns.items() if isinstance(column, Raw | Words)}
 
 
 def _of_nodes(node: NodeSpec) -> dict[str, str]:
-    """Return the arrays of a node type other than its columns, by name."""
+    """Return a node type's arrays other than columns, by name."""
     features = {FEATURES: "features"} if len(_stored(node)) < len(node.columns) else {}
     labels = {} if node.label is None else {LABEL: "labels"}
     times = {} if node.time is None else {TIME: "times"}
@@ -101,7 +101,7 @@ def _of_nodes(node: NodeSpec) -> dict[str, str]:
 
 
 def _of_edges(rules: EdgeRules, time: str | None) -> dict[str, str]:
-    """Return the arrays of an edge type other than its columns, by name."""
+    """Return an edge type's arrays other than columns, by name."""
     splits = {} if rules.split is None else {SPLIT: "splits"}
     return splits if time is None else {**splits, TIME: "times"}
 
@@ -111,16 +111,16 @@ def _check(columns: Mapping[str, AnyEdgeColumn], taken: Mapping[str, str], key: 
     for name in columns:
         if name in taken:
             raise ValueError(
-                f"{key}.columns.{name}: the {taken[name]} are stored by this name; give the column another "
-                f'one, as columns.own-{name} = {{ column = "{name}", ... }}'
+                f"{key}.columns.{name}: the {taken[name]} are stored under this name; give the column "
+                f'another one, as columns.own-{name} = {{ column = "{name}", ... }}'
             )
 
 
-FINGERPRINT_FORMAT = 1  # of the files between stages; a khop that writes others must not take them up
+FINGERPRINT_FORMAT = 1  # of the files between stages; another format must not be resumed
 
 
 def fingerprint_of(spec: Spec, folder: SourceFolder, encoders: str = "") -> str:
-    """Return equal text for equal input. Tables in memory never have equal input.
+    """Return a text that is equal for equal input. Tables in memory are never equal.
 
     `encoders` identifies the encoders of later data.
     """
@@ -154,7 +154,7 @@ def _states(source: Source, folder: SourceFolder, key: str) -> Iterator[list[str
             yield [database.name, folder.databases.snapshot(database, key).state]
             return
         yield _state(database.path)
-        log = database.path.with_name(f"{database.path.name}-wal")  # rows of SQLite that the file has not yet
+        log = database.path.with_name(f"{database.path.name}-wal")  # rows of SQLite that are not in the file
         if log.exists():
             yield _state(log)
 
@@ -169,7 +169,7 @@ _FINGERPRINT, _LOCK = "fingerprint", "lock"
 
 @dataclass(frozen=True)
 class ImportFolder:
-    """The folder of one running import, next to the folder to write; one process at a time works in it."""
+    """The folder of a running import, next to the output folder. Only one process at a time uses it."""
 
     path: Path
     out: Path
@@ -177,9 +177,9 @@ class ImportFolder:
     @classmethod
     @contextmanager
     def open(cls, out: Path, fingerprint: str) -> Iterator[ImportFolder]:
-        """Take up the import of the same input, or begin anew.
+        """Resume the import of the same input, or start a new one.
 
-        After an error the folder is removed. It stays if the process is killed or interrupted by Ctrl-C.
+        After an error the folder is removed. It is kept if the process is killed or interrupted by Ctrl-C.
         """
         refuse_existing(out)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ class ImportFolder:
         try:
             known = work.path / _FINGERPRINT
             is_known = known.is_file() and known.read_text() == fingerprint
-            if not is_known or not work.graph.is_dir():  # without it: killed after it got its name
+            if not is_known or not work.graph.is_dir():  # without it: killed after it was renamed
                 work._begin(fingerprint)
             yield work
         except Exception as error:
@@ -219,9 +219,9 @@ class ImportFolder:
         return self._stage(name).is_file()
 
     def stage(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what an earlier process made, or make and keep it. Values are those of JSON.
+        """Return the stored result of a stage, or run and store it. Results are JSON values.
 
-        Files that `make` leaves must be on the disk when it returns.
+        Files written by `make` must be flushed to disk when it returns.
         """
         path = self._stage(name)
         if path.is_file():
@@ -241,7 +241,7 @@ class ImportFolder:
         return self.path / "stages" / f"{name}.json"
 
     def publish(self) -> None:
-        """Give the finished graph its name, and remove the rest."""
+        """Rename the finished graph to the output folder, and remove the rest."""
         for folder, _, _ in os.walk(self.graph):
             flush_entries(Path(folder))
         refuse_existing(self.out)
@@ -267,32 +267,32 @@ def _locked(work: ImportFolder) -> int:
     except BlockingIOError:
         os.close(lock)
         raise ValueError(
-            f"{work.out}: another process imports to it; wait for its end, or choose another name"
+            f"{work.out}: another process is importing to it; wait until it ends, or choose another name"
         ) from None
     return lock
 
 
 FORMAT = "khop-import 1"
 DEFAULT_MEMORY = 2 << 30
-LEAST_MEMORY = 64_000_000  # of the public functions: a batch of rows on each thread takes some of it
-_LACKED = "words or categories that training lacks"
+LEAST_MEMORY = 64_000_000  # for public functions: each thread needs memory for a batch of rows
+_LACKED = "words or categories that are not in training"
 EntryT = TypeVar("EntryT")
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Counts of an import, for people."""
+    """Counts of an import."""
 
     path: Path
     nodes: Mapping[str, int]
     edges: Mapping[str, int]
-    notes: tuple[str, ...]  # rows left out, unknown categories
+    notes: tuple[str, ...]  # dropped rows, unknown categories
 
     def __str__(self) -> str:
         return f"{self.path}: {self.counts()}"
 
     def counts(self) -> str:
-        """Return the counts in a line, and a line for each note."""
+        """Return a line with the counts, and a line for each note."""
         nodes = ", ".join(f"{count:,} {node_type}" for node_type, count in self.nodes.items())
         edges = ", ".join(f"{count:,} {edge_type}" for edge_type, count in self.edges.items())
         return "\n".join([f"{nodes}; {edges or 'no edges'}", *self.notes])
@@ -308,13 +308,13 @@ def run_import(
     notice: ProgressCallback | None = None,
     encoders: GivenEncoders | None = None,
 ) -> Imported:
-    """Write a graph folder from the tables of a spec, complete or not at all.
+    """Write a graph folder from the tables of a spec, atomically.
 
-    The result depends on the rows and their order alone, not on threads or the grouping of rows. After a
-    kill, the same import goes on after the last finished stage: an edge table read, a type written.
+    The result depends only on the rows and their order, not on threads or the grouping of rows. After a kill,
+    the same import continues after the last finished stage: an edge table read, a type written.
 
-    With `encoders`, the rows are later data: see `later_spec`. No statistics are computed, and edges may name
-    nodes of the graph that the encoders come from.
+    With `encoders`, the rows are later data: see `later_spec`. Statistics are not computed, and edges may
+    name nodes of the encoders' graph.
     """
     refuse_existing(out)
     check_file_names(spec)
@@ -322,7 +322,7 @@ def run_import(
     spec = spec if encoders is None else later_spec(spec, encoders)
     work = opened(spec, folder, threads, memory, notice or (lambda *_: None), encoders)
     if encoders is not None and has_splits(asked):
-        work.notes.append("splits: rows of later data are in none")
+        work.notes.append("splits: rows of later data are not in splits")
     rows = rows_to_read(work)
     work.meter.expect(rows, rows * ROW_BYTES)
     identity = "" if encoders is None else encoders.identity
@@ -349,12 +349,12 @@ def run_import(
 
 
 def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
-    """Return about the bytes of an edge type in the folder: what progress is measured by."""
+    """Estimate the bytes of an edge type in the folder, for progress."""
     return 8 * len(work.ids[one.plan.edge_type[2]].table) + one.count * (one.spill.row_bytes - 4)
 
 
 def _spill_edges(work: ImportState, edge_type: EdgeType, stages: ImportFolder) -> _SpilledEdges:
-    """Read the edges of a type once more, with their reverses, into files sorted later."""
+    """Write the edges of a type and their reverses to files, which are sorted later."""
     reader, rules, name = edge_reader(work, edge_type), work.rules()[edge_type], " ".join(edge_type)
     number = len(work.timed)
     touched = {end: np.zeros_like(work.touched[end]) for end in (edge_type[0], edge_type[2])}
@@ -422,11 +422,11 @@ def _unknown(name: str, edges: EdgeImport) -> list[str]:
 @dataclass(frozen=True, eq=False)
 class _SpilledEdges:
     edges: EdgeImport
-    runs: tuple[EdgeRuns, ...]  # of the type, and of its reverse
+    runs: tuple[EdgeRuns, ...]  # of the type and its reverse
     number: int
 
     def write(self, writer: FolderWriter, stages: ImportFolder) -> list[EdgeEntry]:
-        """Write the types in a stage each, and remove their files."""
+        """Write each type in a stage, and remove its files."""
         types = [one.plan.edge_type for one in self.runs]
         entries = []
         for at, (one, back) in enumerate(zip(self.runs, reversed(types), strict=True)):
@@ -444,7 +444,7 @@ def _written(
     write: Callable[[], EntryT],
     read: Callable[[Mapping[str, Any]], EntryT],
 ) -> EntryT:
-    """Write arrays in a stage; their entries of graph.json outlive the process."""
+    """Write arrays in a stage, which stores their entries of graph.json."""
 
     def make() -> dict[str, Any]:
         before = set(writer.arrays)
@@ -460,7 +460,7 @@ def _written(
 def _write_nodes(
     work: ImportState, node_type: str, writer: FolderWriter, stages: ImportFolder
 ) -> tuple[NodeEntry, Mapping[str, Any]]:
-    """Write the ids and columns of a node type in a stage; also return what the document says of it."""
+    """Write the ids and columns of a node type in a stage; also return its part of the document."""
     number = list(work.spec.nodes).index(node_type)
     write = partial(_nodes, work, node_type, writer)
     done = _written(writer, stages, f"nodes-{number}", write, _node_stage)
@@ -470,7 +470,7 @@ def _write_nodes(
 
 @dataclass(frozen=True)
 class _NodeStage:
-    """A written node type, as JSON."""
+    """A written node type as JSON."""
 
     entry: dict[str, Any]
     document: dict[str, Any]
@@ -496,13 +496,13 @@ def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStag
     notes = work.sources[node_type].left_out
     for name, unknown in found.unknown.items():
         if unknown:
-            what = "labels of classes that training lacks" if name == LABEL else f"rows with {_LACKED}"
+            what = "labels of classes that are not in training" if name == LABEL else f"rows with {_LACKED}"
             notes.append(f"{node_type}.{name}: {unknown:,} {what}")
     return _NodeStage(asdict(replace(found.entry, ids=kept)), dict(found.document), notes)
 
 
 def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
-    """Write the ids of a node type, unless the spec keeps none; return their kind as graph.json has it."""
+    """Write the ids of a node type unless the spec has id = "none"; return their kind for graph.json."""
     of_type = work.ids[node_type]
     if work.spec.nodes[node_type].ids == "none":
         return ""
@@ -517,7 +517,7 @@ def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
 def _document(
     work: ImportState, nodes: Mapping[str, tuple[NodeEntry, Mapping[str, Any]]], edges: list[_SpilledEdges]
 ) -> bytes:
-    """Return what later data and runs need: unit, cut-offs, encoders, classes. No path, filter or secret."""
+    """Return the record for later data and runs: unit, cut-offs, encoders, classes; no paths or secrets."""
     content: dict[str, Any] = {"format": FORMAT, "time_unit": work.unit}
     if work.given is not None:
         content[LATER] = {"encoders": work.given.sha256, "rows": work.rows}
@@ -561,7 +561,7 @@ def import_tables(
 ) -> Imported:
     """Import tables as a graph folder.
 
-    The folder is written completely or not at all. It depends only on the rows and their order.
+    The folder is written atomically. It depends only on the rows and their order.
 
     Args:
         spec: TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a pandas,
@@ -573,13 +573,13 @@ def import_tables(
         folder: Folder of relative paths in a mapping (default: the working directory).
         environment: Variables of `database = "env:NAME"` in the spec: paths, or addresses of Postgres servers
             (default: none).
-        notice: Function that is called with the progress (default: none).
+        notice: Function called with the progress (default: none).
         encoders: Folder of an imported graph, or of a run on one, whose statistics, vocabularies, categories
-            and classes encode the tables. Columns, times and reverses that the spec leaves out are those of
+            and classes encode the tables. Columns, times and reverses that the spec omits are those of
             the graph. The tables have new nodes; edges may also name nodes of the graph. Default: encoders
             are computed from the tables.
     Returns:
-        The folder, the number of nodes and edges by type, and notes about rows that were left out.
+        The folder, the number of nodes and edges by type, and notes about dropped rows.
     Raises:
         ValueError: The spec or a table is wrong. The text names file, row and column of the first problem.
     Example:

@@ -1,6 +1,6 @@
 """Specs read from TOML files and Python mappings.
 
-An error is one sentence with file, key and remedy.
+Errors name file, key and remedy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WORDS = {
     "bool": "true or false", "tuple": "a list", "list": "a list", "dict": "a table", "model": "a table",
     "mapping": "a table", "datetime": "a time, as 2020-09-20T00:00:00Z",
 }  # fmt: skip
-_TAGS = _KINDS | {"datetime", "int"}  # names of alternatives in the places of errors
+_TAGS = _KINDS | {"datetime", "int"}  # names of alternatives in the locations of errors
 
 
 def read_spec(path: Path) -> Spec:
@@ -54,7 +54,7 @@ def checked_spec(values: Mapping[str, Any], source: str) -> Spec:
 
 
 def validated(model: type[AnyModel], values: Mapping[str, Any], source: str) -> AnyModel:
-    """Return the model of these values; ValueError with the first problem."""
+    """Validate values as a model; ValueError with the first problem."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -62,7 +62,7 @@ def validated(model: type[AnyModel], values: Mapping[str, Any], source: str) -> 
 
 
 def nearest(name: str, there: Sequence[str]) -> str:
-    """Return a hint to the names that exist: the nearest ones, or all of few."""
+    """Return a hint to existing names: the nearest ones, or all if there are few."""
     close = difflib.get_close_matches(name, there, n=3, cutoff=0.6)
     lower = {one.lower(): one for one in there}
     close = [lower[name.lower()]] if name.lower() in lower else close
@@ -82,7 +82,7 @@ def _refuse_passwords(values: object, source: str, path: tuple[str, ...]) -> Non
                 _refuse_passwords(value, source, path)
         case str() if path[-1] in ("database", "files") and _holds_password(values):
             raise ValueError(
-                f"{_dotted(path)}: holds a password; put the connection into an environment variable and "
+                f"{_dotted(path)}: contains a password; put the connection into an environment variable and "
                 f'give database = "env:NAME" ({source})'
             )
 
@@ -113,7 +113,7 @@ def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> st
 
 
 def _broken_rule(error: ErrorDetails) -> str:
-    """Return the rule that a value breaks, without the words of pydantic."""
+    """Return the rule that a value breaks, without the text of pydantic."""
     context, kind = error.get("ctx", {}), error["type"]
     if kind == "literal_error":
         return f"must be {context['expected']}"
@@ -124,7 +124,7 @@ def _broken_rule(error: ErrorDetails) -> str:
 
 
 def _written_path(location: tuple[int | str, ...], values: object) -> tuple[str | int, ...]:
-    """Return the keys of an error's place as in the file: pydantic adds names of types that it tried."""
+    """Return the keys of an error's location in the file, without the type names that pydantic adds."""
     kept: list[str | int] = []
     for number, part in enumerate(location):
         match values:
@@ -165,7 +165,7 @@ def _shown(value: object) -> str:
 
 
 def _fields_at(path: Sequence[str | int], values: Mapping[str, Any]) -> list[str]:
-    """Return the fields that the table at a path may have."""
+    """Return the valid fields of the table at a path."""
     model: Any = Spec
     for number, part in enumerate(path):
         kind = _value_at((*path[: number + 1], "kind"), values)

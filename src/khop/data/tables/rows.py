@@ -21,29 +21,29 @@ NamedPath = tuple[str, Path]
 
 @dataclass(frozen=True, eq=False)
 class FileTable:
-    """Files of one format and the columns that all of them have."""
+    """Files of one format, with their common columns."""
 
     files: Sequence[NamedPath]
     schema: Any
-    lacking: Mapping[str, str]  # by column that not all files have: the first file without it
+    lacking: Mapping[str, str]  # by column that some files lack: the first file without it
     key: str
 
     @property
     def name(self) -> str:
-        """The first file, and the number of others."""
+        """Name of the first file, and the number of others."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return f"{self.files[0][0]}{more}"
 
 
 def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict[str, str]]:
-    """Return the columns that all files have, and for each other column the first file without it.
+    """Return the common columns of all files, and for each other column the first file without it.
 
-    Numbers have the widest of their types in the files. ValueError if a column has different types, or if a
-    file has it twice.
+    Numbers have the widest of their types in the files. ValueError if a column has different types, or occurs
+    twice in a file.
     """
     for name, schema in schemas:
         if twice := [column for column in schema.names if schema.names.count(column) > 1]:
-            raise ValueError(f"{key}: {name}: the column {twice[0]!r} is there twice; rename one")
+            raise ValueError(f"{key}: {name}: the column {twice[0]!r} occurs twice; rename one")
     first_name, first = schemas[0]
     for name, other in schemas[1:]:
         for field in other:
@@ -61,7 +61,7 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict
 
 
 def _widest(types: list[Any]) -> Any:
-    """Return a type that holds all of these: the only one, or the widest integer or float."""
+    """Return the common type: the only one, or the widest integer or float."""
     if len(set(types)) == 1:
         return types[0]
     widest = {"integer": pa.int64(), "float": pa.float64()}
@@ -75,7 +75,7 @@ def _compatible(left: Any, right: Any) -> bool:
 
 
 def _kind(dtype: Any) -> str | None:
-    """Return the group of types that differ only in their width or encoding."""
+    """Return the group of types that differ only in width or encoding."""
     if pa.types.is_dictionary(dtype):
         return _kind(dtype.value_type)
     if pa.types.is_integer(dtype):
@@ -96,14 +96,14 @@ class Place:
     first: int = 0  # number of the first row, within the row group if there is one
 
     def row(self, number: int) -> str:
-        """Return the place of a row in words; rows are counted from 1."""
+        """Describe the place of a row, counted from 1."""
         group = "" if self.group is None else f"row group {self.group}, "
         return f"{self.name}, {group}row {self.first + number + 1}"
 
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """Rows with some columns. Without `numbers` they follow each other from the place on."""
+    """Rows with some columns. Without `numbers`, they are consecutive from the place on."""
 
     batch: Any  # pyarrow.RecordBatch
     place: Place
@@ -118,11 +118,11 @@ class TableRows:
         return self.batch.column(self.batch.schema.get_field_index(name))
 
     def row(self, number: int) -> str:
-        """Return the place of a row in words."""
+        """Describe the place of a row."""
         return self.place.row(number if self.numbers is None else int(self.numbers[number]))
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> TableRows:
-        """Return the rows of a mask; they keep their places."""
+        """Return the rows of a mask, with their places."""
         if mask.all():
             return self
         at = np.flatnonzero(mask)
@@ -131,15 +131,15 @@ class TableRows:
 
 
 Piece = Callable[[], TableRows]  # from any thread
-_VALID: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # columns of tables that have been checked
+_VALID: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # checked columns by table
 
 
 class Table(Protocol):
-    """A table of the input. Its pieces come in the order of its rows."""
+    """An input table. Its pieces are in the order of the rows."""
 
     @property
     def name(self) -> str:
-        """Its files or its name, for errors."""
+        """Name of the table or its files, for errors."""
         ...
 
     @property
@@ -148,15 +148,15 @@ class Table(Protocol):
         ...
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        """Yield readers of consecutive rows with these columns. Call them in this order, or on threads."""
+        """Yield readers of consecutive rows with these columns. Call them in order, or on threads."""
         ...
 
 
 def read_pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
-    """Yield the pieces of a table, checked. All who read tables call this.
+    """Yield the checked pieces of a table. All reads of tables call this.
 
-    An error of the package that reads is a ValueError with the file, and so are text that is not UTF-8 and
-    offsets beyond their buffer, with the row. Columns are checked in the first complete pass over them.
+    Errors of the reading package become a ValueError with the file; invalid UTF-8 and offsets beyond their
+    buffer, one with the row. Columns are checked in the first complete pass over them.
     """
     valid = _VALID.setdefault(table, set())
     unchecked = [column for column in columns if column not in valid]
@@ -182,7 +182,7 @@ def _checked(piece: Piece, name: str, columns: Sequence[str]) -> TableRows:
 
 
 def _validated(array: Any) -> None:
-    """Raise ArrowInvalid for a damaged array. Text of ASCII needs no decoding, which takes longer."""
+    """Raise ArrowInvalid for a damaged array. ASCII text is not decoded, which would take longer."""
     is_large = pa.types.is_large_string(array.type)
     if (is_large or pa.types.is_string(array.type)) and len(array) and array.buffers()[2] is not None:
         _, offsets, data = array.buffers()
@@ -196,7 +196,7 @@ def _validated(array: Any) -> None:
 
 
 def no_rows(table: Table, columns: Sequence[str]) -> TableRows:
-    """Return a piece without rows, with the types of the columns."""
+    """Return an empty piece with the types of the columns."""
     schema = pa.schema([table.schema.field(name) for name in columns])
     return TableRows(pa.RecordBatch.from_pylist([], schema=schema), Place(table.name))
 
@@ -210,14 +210,14 @@ def check_columns(table: Table, wanted: dict[str, str]) -> None:
         lacking = table.lacking.get(column) if isinstance(table, FileTable) else None
         if lacking is not None:
             raise ValueError(
-                f"{key}: no column {column!r} in {lacking}, and other files have it; add it to {lacking}"
+                f"{key}: no column {column!r} in {lacking}, but other files have it; add it to {lacking}"
             )
         raise ValueError(f"{key}: no column {column!r} in {table.name}; {_near_row(column, there)}")
 
 
 def _near_row(column: str, there: Sequence[str]) -> str:
-    """Return a hint to the columns that exist, or to the delimiter of a file that seems to have only one."""
+    """Return a hint to the existing columns, or to the delimiter if a file seems to have only one column."""
     delimiter = next((one for one in ("::", *";|\t,") if len(there) == 1 and one in there[0]), None)
     if delimiter is None:
         return nearest(column, there)
-    return f"the first row has the one field {there[0]!r}; give delimiter = {json.dumps(delimiter)}"
+    return f"the first row has only the field {there[0]!r}; give delimiter = {json.dumps(delimiter)}"

@@ -73,7 +73,7 @@ class Where:
     """A filter of DuckDB over the columns of a row. Threads may share it; each has its own connection."""
 
     expression: str
-    columns: tuple[str, ...]  # that it reads
+    columns: tuple[str, ...]  # columns that the filter reads
     key: str
     _local: local = field(default_factory=local)
 
@@ -81,7 +81,7 @@ class Where:
     def of(cls, expression: str, schema: Any, key: str) -> Where:
         """Check an expression against the columns of a table.
 
-        ValueError for anything but one expression of fixed functions that is true or false.
+        ValueError unless it is a single boolean expression of deterministic functions.
         """
         columns = {_column(names, schema, key): None for names in _names_in(expression, key)}
         where = cls(expression, tuple(columns), key)
@@ -123,7 +123,7 @@ class Where:
 
 
 def locked_connection() -> Any:
-    """Return a connection in memory that reads no file, loads no extension and keeps its settings."""
+    """Return an in-memory connection that cannot read files, load extensions or change its settings."""
     connection = connected(threads=1, memory_limit="1GB")
     for setting in _LOCKED:
         connection.execute(setting)
@@ -131,7 +131,7 @@ def locked_connection() -> Any:
 
 
 def _names_in(expression: str, key: str) -> list[list[str]]:
-    """Return the columns of an expression; ValueError unless it is one whose value a row alone decides."""
+    """Return the columns of an expression; ValueError unless its value depends only on the row."""
     try:
         duckdb.SQLExpression(expression)
     except duckdb.Error as error:
@@ -151,7 +151,7 @@ def _names_in(expression: str, key: str) -> list[list[str]]:
                 )
             if node["class"] == "FUNCTION" and not node.get("is_operator") and name not in _fixed():
                 raise ValueError(
-                    f"{key}: {expression!r} calls {name}(), which is no fixed function of one row; remove it"
+                    f"{key}: {expression!r} calls {name}(), which is not a fixed function of a row; remove it"
                 )
     return [node["column_names"] for node in nodes if node["class"] == "COLUMN_REF"]
 
@@ -166,7 +166,7 @@ def _nodes(tree: object) -> Iterator[dict[str, Any]]:
 
 @cache
 def _fixed() -> frozenset[str]:
-    """Return the functions that give the same value for the same arguments on any day and machine."""
+    """Return the deterministic functions: same value for the same arguments on any day and machine."""
     with connected(threads=1) as connection:
         return frozenset(name for (name,) in connection.execute(_FIXED).fetchall())
 
@@ -182,11 +182,11 @@ def _column(names: list[str], schema: Any, key: str) -> str:
     return found[0]
 
 
-ROW_BYTES = 16  # a row takes about as long to read as these bytes take to sort and write
+ROW_BYTES = 16  # reading a row takes about as long as sorting and writing these bytes
 
 
 class ReadMeter:
-    """Rows that threads read, reported in the thread that asks for them."""
+    """Counts rows that threads read; progress is reported in the thread that consumes them."""
 
     def __init__(self, notice: ProgressCallback) -> None:
         self.meter = Meter(0, notice)
@@ -224,12 +224,12 @@ class ReadMeter:
         return self.meter
 
 
-PART = "part by files"  # the column of the part of each row, which no file can have by accident
+PART = "part by files"  # the column of each row's part; no file has it by accident
 
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """Origin of relative paths and of variables, with the databases that are open."""
+    """Folder of relative paths, environment variables, and open databases."""
 
     path: Path
     environment: Mapping[str, str] = field(repr=False)
@@ -263,7 +263,7 @@ class FileColumns:
         return pa.schema([(name, pa.string()) for name in self.of_files])
 
     def load(self, columns: Sequence[str]) -> None:
-        """Do nothing: the names of files are known."""
+        """Do nothing: file names are known."""
 
     def values(self, rows: TableRows, columns: Sequence[str]) -> list[Any]:
         """Return the value of the rows' file."""
@@ -273,19 +273,19 @@ class FileColumns:
 
 @dataclass(eq=False)
 class Joined:
-    """Columns of another table of the same nodes, found by id. The columns that are used take memory."""
+    """Columns of another table of the same nodes, joined by id. The used columns are in memory."""
 
     source: OpenSource
     id: str  # its column of ids
-    on: str  # that of the first table
+    on: str  # the first table's column of ids
     names: Mapping[str, str]  # its columns, by their names among those of the first table
     _ids: IdTable[Any] = field(default_factory=lambda: id_table("string"))
     _table: Any = None
-    _found: npt.NDArray[np.bool_] | None = None  # rows whose id a node has
+    _found: npt.NDArray[np.bool_] | None = None  # rows with an id of a node
 
     @classmethod
     def of(cls, source: OpenSource, id: str, on: str, taken: Sequence[str]) -> Joined:
-        """Return all columns but the id; one with a taken name is called "also.NAME"."""
+        """Return all columns except the id; a column with a taken name is named "also.NAME"."""
         source.check({id: f"{source.key}.id"})
         names = [name for name in source.schema.names if name != id]
         return cls(source, id, on, {f"also.{name}" if name in taken else name: name for name in names})
@@ -302,9 +302,9 @@ class Joined:
 
     @property
     def left_out(self) -> list[str]:
-        """A sentence about rows that no node has, if there are any."""
+        """Text about rows without a node, if any."""
         count = 0 if self._found is None else int((~self._found).sum())
-        return [f"{self.source.key}: {count:,} rows have an id that no node has"] if count else []
+        return [f"{self.source.key}: {count:,} rows have an id that is not a node"] if count else []
 
     def load(self, columns: Sequence[str]) -> None:
         """Read the columns, once."""
@@ -318,7 +318,7 @@ class Joined:
             twice = self._ids.append(keys_of(rows.column(self.id), "string", key, rows.row))
             if twice >= 0:
                 value = rows.column(self.id)[twice].as_py()
-                raise ValueError(f"{rows.row(twice)}: {key} is {value!r}, as in a row before; remove one")
+                raise ValueError(f"{rows.row(twice)}: {key} is {value!r}, as in an earlier row; remove one")
             batches.append(
                 pa.RecordBatch.from_arrays([rows.column(name) for name in own], names=list(columns))
             )
@@ -337,12 +337,12 @@ class Joined:
         return [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in taken.columns]
 
 
-Added = FileColumns | Joined  # columns that are added to the rows of a table
+Added = FileColumns | Joined  # columns added to the rows of a table
 
 
 @dataclass(frozen=True, eq=False)
 class OpenSource:
-    """A table with its filter, and with columns that are added to it."""
+    """A table with its filter and added columns."""
 
     table: Table
     spec: Source
@@ -352,13 +352,13 @@ class OpenSource:
     is_untyped: bool = False  # True for CSV: all columns are text
     added: tuple[Added, ...] = ()
     numbers: frozenset[str] = frozenset()  # columns with decimal commas
-    ids: frozenset[str] = frozenset()  # columns of text without types: blanks around ids are none of theirs
+    ids: frozenset[str] = frozenset()  # columns of untyped text: blanks around ids are stripped
 
     @classmethod
     def open(
         cls, spec: Source, key: str, folder: SourceFolder, also: Sequence[Also] = (), id: str = ""
     ) -> OpenSource:
-        """Open the files, database or table of a spec, with those joined by id; only schemas are read."""
+        """Open the files, database or table of a spec and the tables joined by id; reads only schemas."""
         table: Table
         added: list[Added] = []
         if spec.files is not None:
@@ -388,7 +388,7 @@ class OpenSource:
         return opened._with_unit().filtered(spec.where, f"{key}.where")
 
     def _with_unit(self) -> OpenSource:
-        """Return it with the unit of times that are numbers, found in the first rows if the spec has none."""
+        """Return the source with the unit of numeric times, found in the first rows if the spec has none."""
         name, spec = self.spec.time, self.spec
         if name is None or spec.unit is not None or spec.time_format is not None:
             return self
@@ -397,7 +397,7 @@ class OpenSource:
         if isinstance(self.table, CsvTable) and not re.match(
             r"$|\d{9,19}(\.\d+)?$", self.table.first_value(name)
         ):
-            return self  # without a batch of rows, which takes time
+            return self  # without a batch of rows, which would take time
         first = next(self.pieces((name,)), None)
         unit = None if first is None else found_unit(first().column(name))
         if unit is None:
@@ -410,7 +410,7 @@ class OpenSource:
 
     @cached_property
     def schema(self) -> Any:
-        """Names and types of all columns; one of the table goes before an added one."""
+        """Names and types of all columns; columns of the table take precedence over added ones."""
         fields = {one.name: one for one in self.table.schema}
         for added in self.added:
             fields |= {one.name: one for one in added.schema if one.name not in fields}
@@ -428,7 +428,7 @@ class OpenSource:
 
     @property
     def left_out(self) -> list[str]:
-        """Sentences about rows of joined tables that no node has."""
+        """Texts about rows of joined tables without a node."""
         return [note for one in self.added if isinstance(one, Joined) for note in one.left_out]
 
     def with_columns(self, added: Added) -> OpenSource:
@@ -472,7 +472,7 @@ class OpenSource:
         check_columns(self.table, {name: key for name, key in columns.items() if name not in of_others})
 
     def stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns of the table itself that are read for these."""
+        """Return the table's columns that are read for these."""
         wanted = [*columns, *(name for one in self.wheres for name in one.columns)]
         there = set(self.table.schema.names)
         needed = [name for one, _ in self._added(wanted) for name in one.needs]
@@ -480,7 +480,7 @@ class OpenSource:
         return found or self.table.schema.names[:1]
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        """Yield readers of the kept rows, in order; the columns of filters are read too."""
+        """Yield readers of the kept rows, in order; also reads the columns of filters."""
         added = self._added([*columns, *(name for one in self.wheres for name in one.columns)])
         for one, names in added:
             one.load(names)
@@ -518,7 +518,7 @@ class OpenSource:
         return rows
 
     def _read(self, name: str, array: Any) -> Any:
-        """Return a column of text with nulls for missing values, and with decimal points."""
+        """Return a text column with nulls for missing values, and with decimal points."""
         if not is_text(array.type):
             return array
         if name in self.ids:

@@ -23,7 +23,7 @@ from khop.schema import EdgeType, edge_type_of
 
 Name = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
-_ONE_HOT, _EMBEDDED = 256, 65_536  # most categories by default
+_ONE_HOT, _EMBEDDED = 256, 65_536  # default limits of categories
 
 
 class SpecTable(BaseModel):
@@ -43,12 +43,12 @@ class Column(SpecTable):
     @property
     def null_texts(self) -> tuple[str, ...]:
         """Texts that are null in this column."""
-        missing: Any = self.missing  # a word in some kinds
+        missing: Any = self.missing  # a string in some kinds
         return () if isinstance(missing, str) else missing
 
     @property
     def fill(self) -> str:
-        """What a null becomes: a word of `missing`, or its default."""
+        """Replacement of nulls: `missing`, or its default."""
         missing: Any = self.missing
         return str(missing if isinstance(missing, str) else type(self).model_fields["missing"].default)
 
@@ -66,7 +66,7 @@ class Number(Column):
 
 
 class Category(Column):
-    """One number per category that training has; other categories and nulls have one number each."""
+    """One number per category of training rows; other categories and nulls have one number each."""
 
     kind: Literal["category"]
     encoding: Literal["one-hot", "embedding"] = "one-hot"
@@ -79,7 +79,7 @@ class Category(Column):
 
     @property
     def most(self) -> int:
-        """Most categories: the limit, or its default."""
+        """Maximum number of categories: the limit, or its default."""
         return self.limit or (_ONE_HOT if self.encoding == "one-hot" else _EMBEDDED)
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class Text(Column):
 
 
 class Words(Column):
-    """A bag of words as a sparse column of its own: an entry per word, weighted by rarity in training."""
+    """A bag of words as a separate sparse column: an entry per word, weighted by rarity in training."""
 
     kind: Literal["words"]
     words: Annotated[int, Field(ge=2, le=1 << 24)] = 50_000
@@ -136,7 +136,7 @@ DatePart = Literal["age", "year", "month", "day", "weekday", "hour"]
 
 
 class Date(Column):
-    """A time as numbers: the age relative to training, and places on cycles as sine and cosine."""
+    """A time as numbers: the age relative to training, and positions in cycles as sine and cosine."""
 
     kind: Literal["date"]
     parts: Annotated[tuple[DatePart, ...], Field(strict=False, min_length=1)] = ("age", "month", "weekday")
@@ -152,7 +152,7 @@ class Date(Column):
 
 
 class Vector(Column):
-    """A list of numbers of equal length per row, kept as it is."""
+    """A list of numbers of equal length per row, stored unchanged."""
 
     kind: Literal["vector"]
     separator: Name | None = None
@@ -172,7 +172,7 @@ class Boolean(Column):
 
 
 class Raw(Column):
-    """A number that is stored unchanged as a column of its own, not in the features."""
+    """A number that is stored unchanged as a separate column, not in the features."""
 
     kind: Literal["raw"]
     dtype: Literal["int64", "float64"] | None = None
@@ -180,7 +180,7 @@ class Raw(Column):
 
 
 class Relation(Column):
-    """The relation of an edge, text, as an integer: 0, 1, ... in ascending order of the names."""
+    """The relation of an edge as an integer: 0, 1, ... in ascending order of the names."""
 
     kind: Literal["relation"]
 
@@ -242,7 +242,7 @@ Instant = Annotated[datetime, BeforeValidator(_aware)]
 
 
 class TimeSplit(SpecTable):
-    """Training before `val`, validation before `test`, test from there on."""
+    """Training before `val`, validation from `val` to before `test`, test from `test` on."""
 
     val: Instant | int
     """First time of validation; a whole number is in the spec's `time_unit`."""
@@ -371,7 +371,7 @@ class Source(SpecTable):
 
     @property
     def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
-        """Columns that are read, by name."""
+        """The read columns by name."""
         columns = [getattr(one, "columns", {}) for one in (self, *getattr(self, "edges", ()))]
         return [item for one in columns for item in one.items()]
 
@@ -390,7 +390,7 @@ class Source(SpecTable):
 
     @property
     def null_texts(self) -> dict[str, tuple[str, ...]]:
-        """Texts that are null, by column of the files; those of "" in all columns."""
+        """Texts that are null, by column of the files; "" is for all columns."""
         found = dict(self.missing) if isinstance(self.missing, Mapping) else {"": self.missing}
         for name, one in self.read_columns:
             at = one.column or name
@@ -421,14 +421,14 @@ class Source(SpecTable):
 
 
 def _files_of(split: Any) -> list[str]:
-    """Return the files of a split by files, before it is checked."""
+    """Return the files of an unchecked split by files."""
     if not isinstance(split, Mapping) or {"time", "ratio", "column"} & set(split):
         return []
     return [split[part] for part in PARTS if isinstance(split.get(part), str)]
 
 
 def _names(table: Mapping[str, Any], file: str) -> bool:
-    """Return True if a table names a file, also by a glob, or no rows at all."""
+    """Return True if a table names a file, directly or by a glob, or does not name rows."""
     if not {"files", "database", "rows"} & set(table):
         return True
     path, patterns = PurePath(os.path.normpath(file)), table.get("files") or ()
@@ -438,7 +438,7 @@ def _names(table: Mapping[str, Any], file: str) -> bool:
 
 
 class Also(Source):
-    """A further table of the same nodes, joined by their ids."""
+    """An additional table of the same nodes, joined by their ids."""
 
     id: Name
     """Column with the id of the node; a node without a row has nulls."""
@@ -485,7 +485,7 @@ class NodeSpec(Source):
     @model_validator(mode="before")
     @classmethod
     def _with_id(cls, values: Any) -> Any:
-        """Take the column `id` if a table names none."""
+        """Use the column `id` if a table does not name one."""
         has_rows = isinstance(values, Mapping) and {"files", "database", "rows"} & set(values)
         return {"id": "id", **values} if has_rows else values
 
@@ -493,12 +493,12 @@ class NodeSpec(Source):
     def _complete(self) -> NodeSpec:
         others = (self.id, self.columns, self.label, self.split, self.where, self.also)
         if not self.has_rows and any(others):
-            raise ValueError("files are missing: give files = [...], or leave all other fields out")
+            raise ValueError("files are missing: give files = [...], or remove all other fields")
         return self
 
 
 class EdgeRules(SpecTable):
-    """Ends of edges and the treatment of problems with them."""
+    """Ends of edges and the handling of missing ends, nulls and duplicates."""
 
     source: Name
     """Column with the id of each edge's source."""
@@ -546,7 +546,7 @@ class EdgeRules(SpecTable):
         for name, column in self.columns.items():
             if isinstance(column, Category) and column.encoding == "embedding":
                 raise ValueError(
-                    f'columns.{name}.encoding is "embedding": columns of edges are dense; leave it out'
+                    f'columns.{name}.encoding is "embedding": columns of edges are dense; remove it'
                 )
         return self
 
@@ -557,7 +557,7 @@ class EdgeSpec(Source, EdgeRules):
     @model_validator(mode="before")
     @classmethod
     def _of_split(cls, values: Any) -> Any:
-        """Take the files of the split if the table names no rows."""
+        """Use the files of the split if the table does not name rows."""
         files = _files_of(values.get("split")) if isinstance(values, Mapping) else []
         has_rows = not files or bool({"files", "database", "rows"} & set(values))
         return values if has_rows else {**values, "files": files}
@@ -596,7 +596,7 @@ class Spec(SpecTable):
     @model_validator(mode="before")
     @classmethod
     def _with_ends(cls, values: Any) -> Any:
-        """Add node types that edge types name and the spec lacks: their nodes are the ids of the edges."""
+        """Add node types that only edge types name; their nodes are the ids of the edges."""
         nodes = values.get("nodes", {}) if isinstance(values, Mapping) else None
         if not isinstance(nodes, Mapping) or set(values) - set(cls.model_fields):
             return values
@@ -666,7 +666,7 @@ class Spec(SpecTable):
     def with_edges(
         self, rules: Mapping[EdgeType, Mapping[str, Any]], tables: Mapping[EdgeType, Mapping[str, Any]]
     ) -> Spec:
-        """Return a spec with other values of some fields: of edge types, and of the tables they are in."""
+        """Return a spec with other values of some fields of edge types and their tables."""
         edges = {}
         for name, edge in self.edges.items():
             of = edge_type_of(name)
@@ -680,20 +680,20 @@ class Spec(SpecTable):
         return self.model_copy(update={"edges": edges, "edges_from": tuple(several)})
 
     def node_split(self, node_type: str) -> Split | None:
-        """Return the split of a node type's labels: its own, or that of [splits]."""
+        """Return the split of a node type's labels: the type's, or that of [splits]."""
         own = self.nodes[node_type].split
         return own or self.splits
 
 
 class _ForToml(GenerateJsonSchema):
-    """Schemas without null, for which TOML has no word."""
+    """Schemas without null, which TOML does not have."""
 
     def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
         """Return the schema of the values other than null."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
-        """Leave a default of null out."""
+        """Omit a default of null."""
         found = super().default_schema(schema)
         return {name: value for name, value in found.items() if name != "default" or value is not None}
 

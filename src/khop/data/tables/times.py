@@ -22,7 +22,7 @@ UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")  # from coarse to fine
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TEXT_UNIT: Unit = "us"  # of times in text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Where = Callable[[int], str]  # the place of a row in words
+Where = Callable[[int], str]  # describes the place of a row
 ZONE = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
 _Matches = Callable[[Any], npt.NDArray[np.bool_]]
 _Reads = Callable[[Any, Where], npt.NDArray[np.int64]]
@@ -38,11 +38,11 @@ class TimeFormat:
 
 
 def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
-    """Return the unit of a column's own times; ValueError for types that hold no times."""
+    """Return the unit of a column's times; ValueError for types without times."""
     if pa.types.is_timestamp(dtype):
         if given.unit is not None and given.unit != dtype.unit:
             raise ValueError(
-                f"{key}: unit is {given.unit!r}, and the column has its own, {dtype.unit!r}; remove unit"
+                f"{key}: unit is {given.unit!r}, but the column has the unit {dtype.unit!r}; remove unit"
             )
         unit: Unit = dtype.unit
         return unit
@@ -54,19 +54,19 @@ def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
         return given.unit
     if is_text(dtype):
         return given.unit or _TEXT_UNIT
-    raise ValueError(f"{key}: is {dtype}, which is no time; give a column of timestamps, integers or text")
+    raise ValueError(f"{key}: is {dtype}, which is not a time; give a column of timestamps, integers or text")
 
 
 EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 def epoch_unit(low: float, high: float) -> Unit | None:
-    """Return the unit of numbers that are times since 1970, by their range: 1973 to 2100."""
+    """Return the unit of epoch times by their range, 1973 to 2100."""
     return next((unit for unit in UNITS if 1e8 * EPOCHS[unit] <= low <= high <= 4.1e9 * EPOCHS[unit]), None)
 
 
 def found_unit(array: Any) -> Unit | None:
-    """Return the unit of the numbers of a column of times, also in text; None if their range tells none."""
+    """Return the unit of a column of numeric times, also in text; None if it is unclear from their range."""
     if is_text(array.type):
         array = array.drop_null()
         is_number = numpy_of(pc.match_substring_regex(array, r"^\d{9,19}(\.\d+)?$"))
@@ -92,9 +92,7 @@ def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -
     """
     if array.null_count:
         row = int(np.argmax(numpy_of(array.is_null())))
-        raise ValueError(
-            f"{where(row)}: {key} is null; give each row a time, or leave null times out by where"
-        )
+        raise ValueError(f"{where(row)}: {key} is null; give each row a time, or exclude null times by where")
     own = unit_of(array.type, given, key)
     if may_have_fractions(array.type, given):
         own = finest([own, unit])
@@ -108,13 +106,13 @@ def may_have_fractions(dtype: Any, given: TimeFormat) -> bool:
 
 
 def instant(value: datetime | int, unit: Unit, key: str) -> int:
-    """Return a point in time of the spec in a unit."""
+    """Convert a time of the spec to a unit."""
     if isinstance(value, int):
         return value
     microseconds = (value - _EPOCH) // timedelta(microseconds=1)
     count, rest = divmod(microseconds * PER_SECOND[unit], PER_SECOND["us"])
     if rest:
-        raise ValueError(f"{key}: {value.isoformat()} is no whole number of {unit}; round it")
+        raise ValueError(f"{key}: {value.isoformat()} is not a whole number of {unit}; round it")
     return count
 
 
@@ -127,7 +125,7 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
         if bad.any():
             row = int(np.argmax(bad))
             raise ValueError(
-                f'{where(row)}: {key} is {numbers[row]!r}: no exact integer; give time_unit = "us" for '
+                f'{where(row)}: {key} is {numbers[row]!r}: not an exact integer; give time_unit = "us" for '
                 "fractions of seconds, or convert to integers"
             )
         return numbers.astype(np.int64)
@@ -147,7 +145,7 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
 
 
 def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
-    """Return the times of text. Each row is read on its own, so the grouping of rows changes nothing."""
+    """Return the times of text. Each row is read independently of the grouping of rows."""
     counts = np.zeros(len(array), np.int64)
     rest = np.ones(len(array), bool)
     for matches, read in _readers(unit, given, key):
@@ -161,7 +159,7 @@ def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Whe
 
 
 def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches, _Reads]]:
-    """Yield the forms of times in text: a test for rows of the form, and their reader."""
+    """Yield the formats of times in text: a test for rows of the format, and their reader."""
 
     def instants(convert: Callable[[Any], Any], reason: str) -> _Reads:
         def read(array: Any, where: Where) -> npt.NDArray[np.int64]:
@@ -178,12 +176,12 @@ def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches
         return
     if given.unit is not None:
         numbers = partial(_numbers, factor=PER_SECOND[unit] // PER_SECOND[given.unit])
-        beyond = f'no whole number of {unit} within int64; give time_unit = "us", or correct the row'
+        beyond = f'not a whole number of {unit} within int64; give time_unit = "us", or correct the row'
         yield (
             _matching(r"^-?\d+(\.\d+)?$"),
             lambda part, where: _numpy(converted(part, numbers, key, where, beyond)),
         )
-    reason = "no ISO 8601 time; give format, or unit for numbers"
+    reason = "not an ISO 8601 time; give format, or unit for numbers"
     yield _has_zone, instants(lambda part: part.cast(pa.timestamp(unit, "UTC")), reason)
     yield _all_rows, instants(lambda part: part.cast(pa.timestamp(unit)), reason)
 
@@ -233,7 +231,7 @@ def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
     zone = given.timezone or "UTC"
     if given.timezone is None:
         warnings.warn(
-            f'{key}: times without a zone are taken as UTC; give timezone = "UTC", or the zone they are in',
+            f'{key}: times without a zone are taken as UTC; give timezone = "UTC", or the right zone',
             stacklevel=1,
         )
     try:
@@ -264,7 +262,7 @@ def _converted(
         if rest.any():
             row = int(np.argmax(rest != 0))
             raise ValueError(
-                f"{where(row)}: {key} is {values[row]} {own}: no whole number of {unit}; give "
+                f"{where(row)}: {key} is {values[row]} {own}: not a whole number of {unit}; give "
                 f"time_unit = {own!r}"
             )
         return counts

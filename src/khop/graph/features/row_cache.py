@@ -28,8 +28,8 @@ from khop.schema import EdgeType, NodeType, Schema, Specs, Type
 class RowCache:
     """Complete columns of some ids of each type. The cache never changes, so threads may share it.
 
-    A gather looks in the cache first and asks the owner only for missing rows. Cached rows equal the owner's
-    rows bit for bit and are kept as stored, so a cache changes no batch.
+    A gather looks in the cache first and requests only missing rows from the owner. Cached rows are
+    bit-identical to the owner's, so a cache does not change batches.
     """
 
     slots: Mapping[NodeType, IdSlots]  # on the host, where the requests to other ranks are made
@@ -39,7 +39,7 @@ class RowCache:
     def filled(
         cls, plan: CachePlan, source: FeatureStore, schema: Schema, device: torch.device | str = "cpu"
     ) -> RowCache:
-        """Gather the rows of a plan from `source` in `plan.calls` calls, into memory of `device`."""
+        """Gather the rows of a plan from `source` into memory of `device`, in `plan.calls` calls."""
         pieces = {t: ids.tensor_split(plan.calls) for t, ids in plan.ids.items()}
         columns: dict[NodeType, dict[str, Tensor]] = {t: {} for t in plan.ids}
         ends = dict.fromkeys(plan.ids, 0)
@@ -78,11 +78,11 @@ def _room(ids: Tensor, rows: Tensor, device: torch.device | str) -> Tensor:
 class DiskTable(FeatureStoreBase):
     """A feature store over the columns of a folder, for columns that are larger than memory.
 
-    A gather sorts the ids, reads each row once, and announces the reads to the disk ahead. The result has the
-    same bits as a gather from the mapped columns. Threads may share a table.
+    A gather sorts the ids, reads each row once, and prefetches the reads. The result is bit-identical to a
+    gather from the mapped columns. Threads may share a table.
     """
 
-    mapped: FeatureTable  # all columns; gathers those without a file, and tells how rows are converted
+    mapped: FeatureTable  # all columns; gathers those without a file, and converts rows
     files: Mapping[NodeType | EdgeType, Mapping[str, RowFile]]  # of the columns to read
     cache: RowCache | None = None  # rows in memory that are not read again
     threads: int = 1
@@ -104,7 +104,7 @@ class DiskTable(FeatureStoreBase):
         }
 
     def resident_rows(self, type_: Type) -> range:
-        """Return no rows of a type with columns on disk, and all rows of the others."""
+        """Return all rows of a type, or none if some of its columns are on disk."""
         return range(0) if self._of(type_) else self.local_rows(type_)
 
     def with_threads(self, threads: int) -> DiskTable:
@@ -112,7 +112,7 @@ class DiskTable(FeatureStoreBase):
         return replace(self, mapped=self.mapped.with_threads(threads), threads=threads)
 
     def cached(self, plan: CachePlan) -> DiskTable:
-        """Return a table that keeps the rows of a plan in memory, of the columns that are read from files."""
+        """Return a table that caches planned rows of the columns on disk."""
         columns = {t: tuple(n for n in names if n in self._of(t)) for t, names in plan.columns.items()}
         of_files = {t: ids for t, ids in plan.ids.items() if columns[t]}
         schema = Schema(tuple(t for t in self.specs if isinstance(t, str)), (), columns=self.specs)

@@ -26,7 +26,7 @@ class CachePlan:
     ids: Mapping[NodeType, Tensor]  # int64 (cached rows), ascending
     columns: Mapping[NodeType, tuple[str, ...]]  # of the same types
     counts: Mapping[NodeType, int]  # nodes of each type
-    calls: int  # number of fill calls; depends on the budget alone
+    calls: int  # number of fill calls; depends only on the budget
 
     @classmethod
     def of(
@@ -40,8 +40,8 @@ class CachePlan:
 
         `visits` is float (nodes) for each type: how often a batch needs each node; 0 for local nodes. Ties go
         to earlier types, then to lower ids. The budget covers the rows as stored, and a little over one byte
-        per node of each type with columns, for the lookup table. The plan never exceeds the budget, and the
-        remainder has no room for the next row.
+        per node of each type with columns, for the lookup table. The plan is within the budget, and the next
+        row does not fit in the remainder.
         """
         if budget_bytes < 0:
             raise ValueError(f"a cache of {budget_bytes} bytes: must be 0 or more")
@@ -58,7 +58,7 @@ def _most_visited(
 ) -> dict[NodeType, Tensor]:
     """Return the ids to cache of each type, ascending.
 
-    A byte of any row saves the same traffic per visit.
+    A cached byte of any row saves the same traffic per visit.
     """
     candidates = {t: of_type.nonzero().flatten() for t, of_type in visits.items()}
     scores = torch.cat([torch.empty(0), *(visits[t][ids].double() for t, ids in candidates.items())])
@@ -92,7 +92,7 @@ Gathered = dict[NodeType | EdgeType, dict[str, Tensor]]
 
 
 class FeatureStore(Protocol):
-    """Columns that can be gathered by id. A store of your own subclasses `FeatureStoreBase`.
+    """Columns that can be gathered by id. Custom stores subclass `FeatureStoreBase`.
 
     Every implementation passes `khop.testing.feature_store`.
     """
@@ -106,7 +106,7 @@ class FeatureStore(Protocol):
 
     @property
     def is_collective(self) -> bool:
-        """True if a gather asks other ranks. Every rank must then make the same number of gathers."""
+        """True if a gather is collective: every rank must then make the same number of gathers."""
         ...
 
     def output_device(self, type_: Type, column: str) -> torch.device:
@@ -114,11 +114,11 @@ class FeatureStore(Protocol):
         ...
 
     def local_rows(self, type_: Type) -> range:
-        """Return the rows that a gather reads in this process, without asking another one."""
+        """Return the rows that a gather reads in this process, without querying another one."""
         ...
 
     def resident_rows(self, type_: Type) -> range:
-        """Return the rows that a gather reads from memory of this process, so that a cache need not."""
+        """Return the rows that a gather reads from memory of this process, for which a cache is useless."""
         ...
 
     def gather(self, wanted: Wanted) -> Gathered:
@@ -135,7 +135,7 @@ class FeatureStore(Protocol):
         ...
 
     def cached(self, plan: CachePlan) -> FeatureStore:
-        """Return a store of the same columns that keeps the rows of a plan in host memory.
+        """Return a store of the same columns that caches the rows of a plan in host memory.
 
         Collective if the store is; Unsupported if a cache of the store's rows has no effect.
         """
@@ -146,7 +146,7 @@ class FeatureStore(Protocol):
         ...
 
     def with_columns(self, added: Tensors) -> FeatureStore:
-        """Return the store with columns of additional types; or Unsupported."""
+        """Return the store with columns of additional types; Unsupported if it cannot."""
         ...
 
     def choosing(self, chosen: Mapping[Type, Tensor]) -> FeatureStore:
@@ -160,8 +160,8 @@ class FeatureStore(Protocol):
 class FeatureStoreBase(ABC):
     """Base of custom feature stores: a subclass has `specs` and `gather`, which several threads call.
 
-    The other members have defaults: all rows lie in this process, and come as CPU tensors. `FeatureStore`
-    says what each promises; `khop.testing.feature_store` checks an implementation.
+    The other members have defaults: all rows are in this process, and gathers return CPU tensors.
+    `FeatureStore` documents each member; `khop.testing.feature_store` checks an implementation.
 
     Example:
         >>> class Squares(khop.FeatureStoreBase):
@@ -183,7 +183,7 @@ class FeatureStoreBase(ABC):
 
     @property
     def is_collective(self) -> bool:
-        """True if a gather asks other ranks: by default False."""
+        """True if a gather is collective: by default False."""
         return False
 
     def output_device(self, type_: Type, column: str) -> torch.device:
@@ -227,23 +227,23 @@ class FeatureStoreBase(ABC):
         """Return a store of the same columns that gathers with several threads: by default this store.
 
         Args:
-            threads: Largest number of threads.
+            threads: Maximum number of threads.
         """
         return self
 
     def cached(self, plan: CachePlan) -> FeatureStore:
-        """Return a store that keeps the rows of a plan in host memory: by default Unsupported.
+        """Return a store that caches the rows of a plan in host memory: by default Unsupported.
 
         Args:
-            plan: Rows to keep.
+            plan: Rows to cache.
         """
         raise Unsupported(
-            f"a cache of rows of a {type(self).__name__} has no effect: all rows lie in this process; leave "
+            f"a cache of rows of a {type(self).__name__} has no effect: all rows are in this process; leave "
             "it out"
         )
 
     def whole_columns(self) -> Tensors:
-        """Raise Unsupported: the store gives rows by `gather` alone."""
+        """Raise Unsupported: the store only has `gather`."""
         raise Unsupported(f"columns: those of a {type(self).__name__} are not in this process")
 
     def with_columns(self, added: Tensors) -> FeatureStore:
@@ -279,7 +279,7 @@ class RenumberedRows(FeatureStoreBase):
 
     @property
     def is_collective(self) -> bool:
-        """True if a gather of the other store asks other ranks."""
+        """True if a gather of the other store is collective."""
         return self.below.is_collective
 
     def output_device(self, type_: Type, column: str) -> torch.device:

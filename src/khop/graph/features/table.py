@@ -29,7 +29,7 @@ class DiskPiece:
         return self.file.num_rows
 
     def keeping(self, rows: Tensor, slots: IdSlots) -> DiskPiece:
-        """Return the piece with some rows in memory: int64, ascending, and their slots."""
+        """Return the piece with some rows (int64, ascending) in memory, and their slots."""
         return replace(self, slots=slots, kept=read_file_rows(self.file, rows))
 
 
@@ -39,9 +39,9 @@ Piece = Tensor | DiskPiece
 def in_memory(
     pieces: Sequence[Piece], ids: Tensor, what: str, threads: int = 1
 ) -> tuple[list[Tensor], Tensor]:
-    """Read the rows of `ids` that lie in files, each once; return tensors, and the place of each id in them.
+    """Read the rows of `ids` that are in files, each once; return tensors and each id's position in them.
 
-    `ids`, int64, count the rows of all pieces. ValueError names an id that has no row.
+    `ids`, int64, count the rows of all pieces. ValueError names an id without a row.
     """
     firsts = [0]
     for piece in pieces:
@@ -82,7 +82,7 @@ class FeatureTable(FeatureStoreBase):
     columns: Tensors
     threads: int = 1  # per gather
     scales: Tensors = field(default_factory=dict)  # of quantized columns: float32, with the shape of a row
-    pinned: frozenset[str] = frozenset()  # columns of the GPU that are in memory of the host
+    pinned: frozenset[str] = frozenset()  # columns for the GPU in pinned host memory
 
     @classmethod
     def of(cls, schema: Schema, columns: Tensors, threads: int = 1) -> FeatureTable:
@@ -152,7 +152,7 @@ class FeatureTable(FeatureStoreBase):
         return replace(column, is_pinned=True) if name in self.pinned else column
 
 
-NO_COLUMNS = FeatureTable({})  # of a graph without columns
+NO_COLUMNS = FeatureTable({})  # for a graph without columns
 
 
 def column_of(
@@ -204,7 +204,7 @@ def read_rows(
 
 
 def read_into(pieces: ColumnPieces, ids: Tensor, out: Mapping[str, Tensor]) -> None:
-    """Copy rows of some columns into `out`, as they are stored."""
+    """Copy rows of some columns into `out`, as stored."""
     columns = []
     for name, room in out.items():
         what, found = f"column {name!r}: row", _tensors(pieces[name])

@@ -15,7 +15,7 @@ from khop.graph.manifest import fingerprint
 from khop.graph.npy import ArrayEntry, flush
 from khop.schema import EdgeType, NodeType
 
-if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` needs none of it
+if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` does not need it
     from torch import Tensor
 
 BOOK = layout.BOOK
@@ -36,10 +36,10 @@ class Quality:
 
 @dataclass(frozen=True)
 class PartitionBook:
-    """The description of a partitioned graph that every process has, regardless of the parts it holds.
+    """Description of a partitioned graph, the same in all processes regardless of their parts.
 
     Ids are global: within each type, the nodes of part 0 come first, then the nodes of part 1, and so on.
-    Edge positions are global too: the edges of part 0 come first, in the order they have in that part.
+    Edge positions are global as well: the edges of part 0 come first, in the order of that part.
     """
 
     method: str
@@ -99,7 +99,7 @@ def write_book(folder: Path, book: PartitionBook) -> None:
 
 def _content(book: PartitionBook) -> dict[str, Any]:
     content = {"format": FORMAT, "version": VERSION, **asdict(book)}
-    if not book.documents:  # the same bytes as before there were documents
+    if not book.documents:  # same bytes as in khop versions without documents
         del content["documents"]
     return content
 
@@ -109,7 +109,8 @@ def read_book(path: str | os.PathLike[str]) -> PartitionBook:
     file = Path(path) / BOOK
     if not file.is_file():
         raise ValueError(
-            f"{Path(path)}: no partitioned graph, or unfinished: no {BOOK}; make one: khop partition"
+            f"{Path(path)}: not a partitioned graph, or unfinished: {BOOK} is missing; "
+            "write one with khop partition"
         )
     try:
         document: dict[str, Any] = json.loads(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Graph store and feature store over the parts that this process has."""
+"""Graph store and feature store over local parts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from khop.schema import EdgeType, NodeType, Schema, Specs
 
 @dataclass(frozen=True, eq=False)
 class KeptEdges:
-    """The edges of a partition that are left after others were removed; all edges of types without entry."""
+    """The remaining edges of a partition after others were removed; types without an entry have all edges."""
 
     positions: Mapping[EdgeType, Tensor] = field(default_factory=dict)
     # ^ int64, ascending: positions of the kept edges in the partition
@@ -56,7 +56,7 @@ class KeptEdges:
         return all_edges
 
     def columns(self, edge_type: EdgeType, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the columns of the kept edges of a type, copied when they are read."""
+        """Return the columns of a type's kept edges, copied when they are read."""
         return ChosenRows(columns, self.positions[edge_type]) if edge_type in self.positions else columns
 
     def values(self, edge_type: EdgeType, values: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class KeptEdges:
         return values[self.positions[edge_type]] if edge_type in self.positions else values
 
     def before(self, edge_type: EdgeType, positions: Tensor) -> Tensor:
-        """Return the positions that kept edges have among all edges of the partition."""
+        """Return the positions of kept edges among all edges of the partition."""
         return self.positions[edge_type][positions] if edge_type in self.positions else positions
 
 
@@ -72,12 +72,12 @@ class KeptEdges:
 class Partition:
     """Draws of in-edges for the nodes of one partition. All ids are global.
 
-    A partition has no columns of nodes in other partitions. Threads may share it.
+    A partition does not have columns of nodes in other partitions. Threads may share it.
     """
 
     folder: GraphFolder  # of the partition
     first_edges: Mapping[EdgeType, int]  # position of its first edge among the edges of all partitions
-    original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
+    original_ids: Mapping[NodeType, Tensor]  # int64 (nodes of the partition) by type
     source_ids: Mapping[NodeType, Tensor]  # int64 (nodes of all partitions): original ids of sources
     kept: KeptEdges = field(default_factory=KeptEdges)
     _draws: EdgeDraws = field(init=False, repr=False)
@@ -85,7 +85,7 @@ class Partition:
     def __post_init__(self) -> None:
         folder, entries, kept = self.folder, self.folder.manifest.edges, self.kept
         columns = folder.columns()
-        # By the column that rows are sorted by: the later of the edge's own time and that of its source.
+        # By the column that rows are sorted by: the later of the edge's time and its source's.
         times = {t.type: folder.array(edge_array(t.type, "times")) for t in entries if t.times}
         arrays = RuleArrays(
             {entry.type: kept.csc(entry.type, folder.csc(entry.type)) for entry in entries},
@@ -99,7 +99,7 @@ class Partition:
         object.__setattr__(self, "_draws", EdgeDraws(folder.schema, arrays))
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that rules need."""
+        """Build the arrays that rules need."""
         for need in rule_needs(needs):
             _ = self._draws.arrays[need]
 
@@ -133,7 +133,7 @@ class Partition:
 
 
 def check_frontier_nodes(frontier: FrontierByType, hop: Hop, nodes: NumberedNodes) -> None:
-    """Raise ValueError for a frontier node that is in no part."""
+    """Raise ValueError for a frontier node that is not in any part."""
     for edge_type in asked_types(frontier, hop):
         ids, count = frontier[edge_type[2]].nodes, nodes.counts[edge_type[2]]
         if (position := first_outside(ids, (0, count))) >= 0:
@@ -148,7 +148,7 @@ class LocalPartitions:
     """The edges of consecutive parts, from which in-edges of their nodes are drawn. All ids are global.
 
     Draws equal the draws from the unpartitioned graph: they use original ids, and rows keep their order.
-    An edge is identified by its position among all original edges, even if some edges are left out.
+    An edge is identified by its position among all original edges, even if some edges are excluded.
     Threads may share it.
     """
 
@@ -178,16 +178,16 @@ class LocalPartitions:
 
     @property
     def thinned(self) -> frozenset[EdgeType]:
-        """The edge types from which some edges are left out."""
+        """The edge types with excluded edges."""
         return frozenset(edge_type for part in self.parts for edge_type in part.kept.positions)
 
     def check_unthinned(self, edge_type: EdgeType) -> None:
-        """Raise Unsupported if edges of a type are left out: no process knows the number of all of them."""
+        """Raise Unsupported if edges of a type are excluded: no process then knows the total."""
         check_edge_type(edge_type, self.schema)
         if edge_type in self.thinned:
             raise Unsupported(
-                f"number of edges of {edge_type}: some are left out, and each process knows the number of "
-                "its own; split the graph in one process to count them"
+                f"number of edges of {edge_type}: some are excluded, and each process counts only its parts' "
+                "edges; split the graph in one process to count all"
             )
 
     def only(self, edge_types: Collection[EdgeType]) -> LocalPartitions:
@@ -201,8 +201,8 @@ class LocalPartitions:
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> LocalPartitions:
         """Return the same parts with only some edges of the given types.
 
-        `kept` holds, for each part, ascending int64 positions in `rows`. The kept edges are held in memory;
-        rows keep their order.
+        `kept` holds, for each part, ascending int64 positions in `rows`. The kept edges are in memory; rows
+        keep their order.
         """
         parts = (
             part.keeping({t: of_parts[number] for t, of_parts in kept.items()})
@@ -217,7 +217,7 @@ class LocalPartitions:
         return [(part.csc(edge_type), first) for part, first in zip(self.parts, firsts, strict=True)]
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """Return the number of in-edges of some nodes of these parts, int64 (nodes)."""
+        """Return the in-degrees of nodes of these parts, int64 (nodes)."""
         held = self.rows(edge_type)
         _check_held(self, edge_type, nodes)
         owners = ByOwner.of(nodes, self.bounds[edge_type[2]])
@@ -229,14 +229,14 @@ class LocalPartitions:
         return [part.column(edge_type, name, at) for part, at in zip(self.parts, positions, strict=True)]
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that rules need, of each part."""
+        """Build the arrays that rules need, for each part."""
         for part in self.parts:
             part.prepare(needs)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore.
 
-        Raises ValueError for a node of a part that is not held.
+        Raises ValueError for a node of a part that is not local.
         """
         check_hop(frontier, hop, self.schema)
         asked = asked_types(frontier, hop)
@@ -255,7 +255,7 @@ class LocalPartitions:
 
 
 def _check_held(held: LocalPartitions, edge_type: EdgeType, nodes: Tensor) -> None:
-    """Raise ValueError for a frontier node of a part that is not held."""
+    """Raise ValueError for a frontier node of a part that is not local."""
     bounds = held.bounds[edge_type[2]]
     position = first_outside(nodes, bounds)
     if position >= 0:
@@ -268,8 +268,8 @@ def _check_held(held: LocalPartitions, edge_type: EdgeType, nodes: Tensor) -> No
 def joined_graph(folder: PartsFolder) -> CscGraph:
     """Join all parts into the whole graph, with global ids.
 
-    The joined edges are stored next to the parts, and mapped.
-    Raises ValueError if a part is not held.
+    The joined edges are stored next to the parts and memory-mapped.
+    Raises ValueError if a part is not local.
     """
     check_whole(folder, "the graph in one piece")
     kept = Derived(folder.path, folder.fingerprint, folder.arrays)
@@ -316,33 +316,34 @@ Pairs = tuple[Tensor, Tensor]  # global ids: sources and destinations, int32 or 
 
 @dataclass(frozen=True)
 class PartsLinks:
-    """The edges of parts as draws of negatives need them.
+    """The edges of local parts for draws of negatives.
 
     Each part stores the edges of its destinations. It also has the edges of its sources if the graph has the
-    reverse edge type. Otherwise all parts are needed, or functions that ask other processes, collective
-    over ranks.
+    reverse edge type. Otherwise all parts are needed, or functions that query other processes, which are
+    collective over ranks.
     """
 
     held: LocalPartitions
-    counted: Callable[[EdgeType, Tensor], Tensor] | None = None  # from in-degrees here to those of all nodes
-    connected: Callable[[EdgeType, Pairs], Pairs] | None = None  # from edges here to those with sources here
+    counted: Callable[[EdgeType, Tensor], Tensor] | None = None  # from local in-degrees to those of all nodes
+    connected: Callable[[EdgeType, Pairs], Pairs] | None = None  # from local edges to those of local sources
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
         """Return the in-degree of every destination of all parts."""
         if edge_type not in self.held.thinned:
             return self.held.folder.whole_array(layout.edge_array(edge_type, DEGREES)).long()
-        assert self.counted is not None, "edges of other parts were left out, too"
+        assert self.counted is not None, "edges of other parts were excluded, too"
         own = torch.cat([csc.degrees() for csc, _ in self.held.rows(edge_type)])
         return self.counted(edge_type, own)
 
     def first_source(self, edge_type: EdgeType) -> int:
-        """Return the global id of the first source node that the held parts own."""
+        """Return the global id of the first source node of the local parts."""
         return self.held.folder.bounds(edge_type[0])[0]
 
     def partners(self, edge_type: EdgeType, order: str | None, nodes: Tensor | None) -> Csc:
-        """Return the partners of each held source, built once.
+        """Return the partners of each local source, built once.
 
-        The result is stored next to the parts if it needs no other process and no edges are left out.
+        The result is stored next to the parts unless it depends on other processes or some edges are
+        excluded.
         """
         folder, held, (source, _, destination) = self.held.folder, self.held, edge_type
         first, *_, end = folder.bounds(source)
@@ -379,7 +380,7 @@ class PartsLinks:
         return not is_whole and self.held.schema.reverse(edge_type) is None
 
     def _pairs(self, edge_type: EdgeType) -> Pairs:
-        """Return the edges with sources held here."""
+        """Return the edges with local sources."""
         folder, reverse = self.held.folder, self.held.schema.reverse(edge_type)
         if len(folder.held) == folder.book.num_parts:
             return self.own(edge_type)
@@ -395,7 +396,7 @@ class PartsLinks:
         return self.connected(edge_type, self.own(edge_type))
 
     def own(self, edge_type: EdgeType) -> Pairs:
-        """Return the edges of the held parts."""
+        """Return the edges of the local parts."""
         dtype = index_dtype(max(self.held.folder.num_nodes(end) for end in (edge_type[0], edge_type[2])))
         sources, destinations = [], []
         for csc, first in self.held.rows(edge_type):
@@ -408,21 +409,20 @@ class PartsLinks:
 def refuse_relations(edge_type: EdgeType, column: str | None) -> NoReturn:
     """Raise ValueError: exact negatives by relation need all edges in one process."""
     raise ValueError(
-        f"exact negatives of {edge_type} by relation {column!r}: this process holds edges in parts; open the "
+        f"exact negatives of {edge_type} by relation {column!r}: this process has edges in parts; open the "
         'graph with placement="features", serve the whole graph, or use exact=False'
     )
 
 
 @dataclass(frozen=True, eq=False)
 class LocalPartitionGraph(NumberedGraph):
-    """A graph store over consecutive parts. If parts are missing, it draws only for nodes of the held parts.
+    """A graph store over consecutive parts. If parts are missing, it draws only for nodes of local parts.
 
-    If all parts are held, rules that need no arrays but the edges draw from the joined edges. These are built
-    once and stored next to the parts, because splitting a frontier and reordering the answers costs more than
-    the draws. For other rules, as by weight or time, each part draws for its own nodes, from the arrays
-    stored with it.
-    Draws equal the draws from the unpartitioned graph: they use original ids, and rows keep their order.
-    Pickles as the path of the folder. Threads may share it.
+    If all parts are local, rules that need only the edges draw from the joined edges. These are built once
+    and stored next to the parts, because splitting a frontier and reordering the answers costs more than the
+    draws. For other rules, such as by weight or time, each part draws for its nodes, from the arrays stored
+    with it. Draws equal the draws from the unpartitioned graph: they use original ids, and rows keep their
+    order. Pickles as the path of the folder. Threads may share it.
     """
 
     folder: PartsFolder
@@ -447,18 +447,18 @@ class LocalPartitionGraph(NumberedGraph):
         return self.folder.num_edges(edge_type)
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """Return the number of in-edges of some nodes of the held parts, which are not joined for it."""
+        """Return the in-degrees of nodes of the local parts, without joining the parts."""
         return self._held.in_degrees(edge_type, nodes)
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that draws need; see GraphStore."""
+        """Build the arrays that draws need; see GraphStore."""
         self._held.prepare(needs)
         super().prepare(needs)
 
     def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
-        """Return the draws from the joined edges, or those of each part for its own nodes.
+        """Return a function that draws from the joined edges, or from each part for its nodes.
 
-        They raise ValueError for a node of a part that is not held.
+        It raises ValueError for a node of a part that is not local.
         """
         is_whole = len(self.folder.held) == self.folder.book.num_parts > 1
         needs_arrays = any(hop.rule.needs(edge_type) for hop in hops for edge_type in hop.fanouts)
@@ -471,7 +471,7 @@ class LocalPartitionGraph(NumberedGraph):
     ) -> Tensor:
         """Draw destinations for the sources of links; see GraphStore.
 
-        Exact negatives require that this process holds the sources.
+        Exact negatives require that the sources are local.
         """
         check_edge_type(edge_type, self.schema)
         bounds = self.folder.bounds(edge_type[0])
@@ -486,7 +486,7 @@ class LocalPartitionGraph(NumberedGraph):
     def in_one_piece(self, what: str) -> CscGraph:
         """Return all parts joined into one graph; see `joined_graph`. Built once."""
         if len(self.folder.held) < self.folder.book.num_parts:
-            raise Unsupported(f"{what}: this process has {held_parts(self.folder)} alone; open all parts")
+            raise Unsupported(f"{what}: this process has only {held_parts(self.folder)}; open all parts")
         with self._lock:
             if not self._joined:
                 self._joined.append(joined_graph(self.folder))
@@ -508,9 +508,9 @@ Pieces = Mapping[NodeType | EdgeType, ColumnPieces]
 
 
 def column_pieces(folder: PartsFolder, places: Mapping[str, str], room_bytes: int) -> Pieces:
-    """Return the columns that all open parts have, with one piece per part, each where `places` says.
+    """Return the columns that all open parts have, one piece per part, placed as `places` says.
 
-    Of the other columns, the largest stay on disk if the parts do not fit in `room_bytes`.
+    The largest of the other columns stay on disk if the parts do not fit in `room_bytes`.
     """
     specs, room_bytes = folder.schema.columns, room_bytes // max(len(folder.parts), 1)
     of_parts = [_of_part(part, places, room_bytes) for part in folder.parts]
@@ -521,14 +521,14 @@ def column_pieces(folder: PartsFolder, places: Mapping[str, str], room_bytes: in
 
 
 def is_on_disk(pieces: ColumnPieces) -> bool:
-    """Return True if rows of some column of a type are read from disk."""
+    """Return True if some column of a type is read from disk."""
     return any(isinstance(piece, DiskPiece) for of_column in pieces.values() for piece in of_column)
 
 
 def keeping(pieces: Pieces, firsts: Mapping[NodeType, int], plan: CachePlan) -> Pieces:
-    """Return pieces that keep the rows of a plan in memory, of columns on disk.
+    """Return pieces that cache planned rows of columns on disk.
 
-    The pieces of a type begin at an id in `firsts`. Ids of the plan that they lack are left out.
+    The pieces of a type begin at an id in `firsts`. Planned ids outside the pieces are ignored.
     """
     return {
         t: _kept(of_type, firsts[t], plan, t) if isinstance(t, str) and t in plan.ids else of_type
@@ -612,9 +612,9 @@ class LocalPartitionFeatures(FeatureStoreBase):
         return self._with("threads", threads)
 
     def cached(self, plan: CachePlan) -> LocalPartitionFeatures:
-        """Return a store that keeps the rows of a plan in memory, of the columns on disk.
+        """Return a store that caches planned rows of columns on disk.
 
-        Unsupported if no column is on disk.
+        Unsupported if all columns are in memory.
         """
         if not any(is_on_disk(of_type) for of_type in self.pieces.values()):
             super().cached(plan)
@@ -622,7 +622,7 @@ class LocalPartitionFeatures(FeatureStoreBase):
         return self._with("pieces", keeping(self.pieces, firsts, plan))
 
     def _with(self, name: str, value: object) -> LocalPartitionFeatures:
-        store = copy(self)  # not `replace`, which would open the columns again
+        store = copy(self)  # not `replace`, which would reopen the columns
         object.__setattr__(store, name, value)
         return store
 

@@ -1,4 +1,4 @@
-"""An open partitioned graph: its partition book, and the parts of this process, mapped."""
+"""An open partitioned graph: its partition book, and the memory-mapped parts of this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PartsFolder:
     """Consecutive parts of a partitioned graph. Ids are global. Pickles as the path of the folder.
 
     The properties of all nodes (counts, splits, original ids, scalar columns) are always available,
-    regardless of the held parts.
+    regardless of the local parts.
     """
 
     path: Path  # absolute
@@ -65,15 +65,15 @@ class PartsFolder:
     fingerprint: str  # of the partitioned graph: equal for equal content, regardless of the path
     book: PartitionBook
     held: range  # numbers of the parts with edges on this machine
-    columns_of: range  # the held parts with all columns; the other held parts may lack some
-    parts: tuple[GraphFolder, ...]  # the held parts, in order
+    columns_of: range  # the local parts with all columns; the other local parts may lack some
+    parts: tuple[GraphFolder, ...]  # the local parts, in order
     documents: Mapping[str, str]  # JSON files next to the parts: sha256 by name
     joined: dict[str, Tensor] = field(default_factory=dict, repr=False)  # columns of all parts, by file
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def arrays(self) -> Mapping[str, ArrayEntry]:
-        """The arrays of the held parts and the arrays of all nodes, by file relative to the folder."""
+        """The arrays of the local parts and of all nodes, by file relative to the folder."""
         of_parts = {
             f"{part.path.name}/{file}": entry for part in self.parts for file, entry in part.arrays.items()
         }
@@ -90,13 +90,13 @@ class PartsFolder:
         return self.book.first_edges(edge_type)[-1]
 
     def bounds(self, type_: NodeType | EdgeType) -> tuple[int, ...]:
-        """Return the first global id of each held part, then the end of the last held part."""
+        """Return the first global id of each local part, then the end of the last."""
         of_all = self.book.offsets[type_] if isinstance(type_, str) else self.book.first_edges(type_)
         return of_all[self.held.start : self.held.stop + 1]
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The names of the splits of any node type, in the order they were given."""
+        """Names of the splits of all node types, in the given order."""
         return tuple(map_splits(self.path, self.book))
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
@@ -110,19 +110,19 @@ class PartsFolder:
         return splits[name]
 
     def original_ids(self, node_type: NodeType) -> Tensor:
-        """Return the ids before partitioning: int64 (nodes of all parts)."""
+        """Return the original ids, int64 (nodes of all parts)."""
         return self.whole_array(layout.node_column(node_type, ORIGINAL_ID))
 
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Return every column of every type. Edge columns are in the order of the parts.
 
-        Scalar node columns are mapped. Any other column is joined in memory on first use, which requires
-        that all parts are open.
+        Scalar node columns are mapped. Other columns are joined in memory on first use, which requires all
+        parts.
         """
         return {type_: _Columns(self, type_) for type_ in self.schema.columns}
 
     def whole_array(self, file: str) -> Tensor:
-        """Return one of the arrays of all nodes, which every machine has, mapped; see `whole_arrays`."""
+        """Map one of the arrays of all nodes, which every machine has; see `whole_arrays`."""
         if file not in self._mapped:
             self._mapped[file] = map_whole(self.path, self.book, file)
         return self._mapped[file]
@@ -167,11 +167,11 @@ class _Columns(Mapping[str, Tensor]):
 
 
 def check_whole(folder: PartsFolder, what: str) -> None:
-    """Raise ValueError unless all parts are held."""
+    """Raise ValueError unless all parts are local."""
     if len(folder.held) < folder.book.num_parts:
         raise ValueError(
-            f"{what}: lies in {folder.book.num_parts} parts, and only {held_parts(folder)} of {folder.path} "
-            "is open here; use a process with all parts"
+            f"{what}: is in {folder.book.num_parts} parts, but only {held_parts(folder)} of {folder.path} "
+            "is open in this process; use a process with all parts"
         )
 
 
@@ -213,7 +213,7 @@ def open_parts(
 
 
 def known_folder(path: str | os.PathLike[str]) -> Folder:
-    """Open a graph for its properties: a graph folder, or a partitioned graph with any one described part."""
+    """Open a graph for its properties: a graph folder, or a partitioned graph with at least one part."""
     if not is_partitioned(path):
         return open_folder(path)
     folder = Path(path).absolute()
@@ -247,7 +247,7 @@ def _check_described(folder: Path, book: PartitionBook, numbers: Iterable[int]) 
     for number in numbers:
         if not part_folder(folder, number).is_dir():
             raise ValueError(
-                f"{folder}: part {number} of {book.num_parts} is not on this machine, there is no "
+                f"{folder}: part {number} of {book.num_parts} is not on this machine: there is no "
                 f"{part_folder(folder, number).name}; copy it here, or leave it to a machine that has it"
             )
 
@@ -263,7 +263,8 @@ def edge_digest(csc: Csc, sources: Tensor | None, destinations: Tensor | None) -
     `sources` and `destinations` map the ids in `csc` to int64 original ids; None: the ids are original.
     If the digest of a graph equals the sum over its parts, and so does the number of edges, then no edge is
     lost or duplicated and every row keeps its order. The chance of an undetected difference is one in 2^64.
-    An edge from node 0 to node 0 at the first position has the hash 0, so the number has to be compared too.
+    An edge from node 0 to node 0 at the first position has the hash 0, so the numbers have to be compared
+    too.
     """
     csc.check()
     total = 0

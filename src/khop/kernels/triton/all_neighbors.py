@@ -1,6 +1,6 @@
-"""All in-edges of a frontier on the device, in an output of fixed size: `sample_hop` with fanout -1.
+"""All in-edges of a frontier on the device, in a fixed-size output: `sample_hop` with fanout -1.
 
-Excluded edges stay as empty entries, -1, which `expansion_csr` removes.
+Excluded edges become empty entries, -1, which `expansion_csr` removes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNSPECIALIZED = ["base", "num_rows", "capacity", "room", "num_sources", "num_pa
 
 @dataclass(frozen=True)
 class Omitted:
-    """Edges that are not written: places without an edge take their place."""
+    """Edges to replace by empty entries."""
 
     sums: Tensor | None = None  # int64 (edges of the graph), running sums of weights; edges of weight 0
     excluded: ExcludedPairs | None = None
@@ -34,19 +34,19 @@ class Omitted:
 
 @dataclass(frozen=True)
 class EdgeTrees:
-    """The trees of edges, which are those of their rows."""
+    """The trees of edges, copied from their rows."""
 
     of_rows: Tensor  # int64 (capacity)
-    of_edges: Tensor  # int64 (room), written by an expansion; undefined behind the last edge
+    of_edges: Tensor  # int64 (room), written by an expansion; undefined after the last edge
 
 
 @dataclass(frozen=True)
 class AllNeighbors:
-    """All edges of rows, row after row without gaps."""
+    """All edges of rows, contiguous row by row."""
 
-    offsets: Tensor  # int64 (capacity + 1), true even where the edges do not fit
-    ids: Tensor  # int32 or int64 (room), source nodes; -1 behind the last edge
-    edges: Tensor | None = None  # int64 (room), positions in the graph; -1 behind the last edge
+    offsets: Tensor  # int64 (capacity + 1), correct even if the edges do not fit
+    ids: Tensor  # int32 or int64 (room), source nodes; -1 after the last edge
+    edges: Tensor | None = None  # int64 (room), positions in the graph; -1 after the last edge
     trees: EdgeTrees | None = None
     overflow: Overflow | None = None  # flagged if the edges do not fit
     omitted: Omitted = Omitted()
@@ -122,7 +122,7 @@ def expand(
     room: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Write the edges, a thread for each: its row is found in the offsets, so that hubs cost no more."""
+    """Write the edges, one per thread, which searches its row in the offsets: hubs are not slower."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < room
     there = inside & (at < tl.load(offsets + capacity))
@@ -148,7 +148,7 @@ def all_neighbors(csc: Csc, rows: DeviceRows, expansion: AllNeighbors, marks: Ma
     """Write all in-edges of every row, or those in its range, in row order.
 
     With `marks`, the first position of every source node is marked in the same launch. If the edges do not
-    fit, the overflow is flagged and only the first ones are written. Nothing waits for the device.
+    fit, the overflow is flagged and only the first ones are written. Does not synchronize with the device.
     """
     offsets_of_all(csc, rows, expansion.offsets, expansion.overflow, expansion.ids.numel())
     expand_all(csc, rows, expansion, marks)
@@ -203,7 +203,7 @@ _TYPES = {
 _MERGED = dict.fromkeys(("ranges", "row_trees", "trees", "sums", "pairs"))
 _PLAIN = dict.fromkeys(("edges", "table", "stamp"))
 _SCAN = {"BLOCK": _ROWS, "AT_ONCE": AT_ONCE}
-_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
+_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # for graphs with 64-bit ids
 VARIANTS = (
     Variant("degrees of blocks", block_degrees, _TYPES, {"ranges": None, "BLOCK": _ROWS}),
     Variant(

@@ -59,7 +59,7 @@ class _Started:
     is_outside: Tensor  # bool (), some node is not a row of the graph
 
     def finish(self, edges: int, edge_ids: bool) -> Neighbors:
-        """Return the drawn neighbors, whose number the host knows now."""
+        """Return the drawn neighbors, with `edges` as their number."""
         csc, slots, device = self.request.csc, self.slots, self.offsets.device
         has_edges = edge_ids or slots is None
         nodes = torch.empty(edges, dtype=csc.indices.dtype, device=device)
@@ -76,7 +76,7 @@ class _Started:
         return Neighbors(self.offsets, nodes, positions)
 
     def _positive(self, found: Neighbors, edge_ids: bool) -> Neighbors:
-        """Leave out edges of weight zero, which a weighted rule never draws."""
+        """Remove edges of weight zero, which a weighted rule never draws."""
         edges, request = found.edges, self.request
         if request.kernel is Kernel.WEIGHTED and edges is not None and edges.numel():
             assert request.sums is not None
@@ -90,9 +90,9 @@ class _Started:
 
 
 def can_draw(request: DrawRequest) -> bool:
-    """Return True if the kernels draw such a request: its rule has one and the fanout fits.
+    """Return True if a kernel can draw the request: its rule has one and the fanout fits.
 
-    Draws in the order of sources need rows in which each source is once.
+    Draws in the order of sources require rows with distinct sources.
     """
     most = {Kernel.UNIFORM: most_uniform, Kernel.WEIGHTED: most_weighted}
     kernel = request.kernel
@@ -102,10 +102,10 @@ def can_draw(request: DrawRequest) -> bool:
 
 
 def draw_hop(requests: Sequence[DrawRequest], edge_ids: bool) -> list[Neighbors]:
-    """Carry out draws for which `can_draw` is True, as `sample_hop` does.
+    """Execute draws for which `can_draw` is True, as `sample_hop` does.
 
     All kernels are launched before the host reads the number of edges of each draw, in one read. A weighted
-    draw of all neighbors reads its number of edges of weight above 0 too.
+    draw of all neighbors also reads its number of edges of positive weight.
     """
     started = [_start(request, edge_ids) for request in requests]
     facts = torch.stack([fact for each in started for fact in (each.offsets[-1], each.is_outside.long())])
@@ -121,7 +121,7 @@ def order_of(request: DrawRequest) -> SourceOrder | EdgeOrder:
     order, ids = request.order, request.source_ids
     if isinstance(order, SourceNumbers):
         return SourceOrder(request.rows.stream, None if ids is None else ids.contiguous(), order)
-    assert order is not None  # given to draws of the smallest keys
+    assert order is not None  # draws of the smallest keys have it
     return EdgeOrder(order.contiguous())
 
 

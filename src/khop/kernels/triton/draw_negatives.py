@@ -97,7 +97,7 @@ def draw_ranks(
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Draw a rank per slot, with a thread for each: a place in the free weight, then the rank there."""
+    """Draw a rank per slot and thread: a position in the free weight, then its rank."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     link = at // per_positive
     number = (at % per_positive).to(tl.int32)
@@ -151,8 +151,8 @@ def draw_negatives(
     """Draw ranks for every link into `ranks`, int64 (capacity, per link); -1 for links that are not in use.
 
     The operands before `links` are those of `khop.kernels.draw_negatives`. A link without drawable candidates
-    gets -1 and lowers `culprit`, int64 (1), to its number. A source or limit outside its range counts as a
-    link that is not in use. Nothing waits for the device.
+    gets -1 and lowers `culprit`, int64 (1), to its number. A link with a source or limit outside its range
+    counts as not in use. Does not synchronize with the device.
     """
     capacity, per_positive = ranks.shape
     stream = links.stream - (1 << 32) if links.stream >> 31 else links.stream

@@ -1,4 +1,4 @@
-"""Keyed dropout: a function of the key, the call and the position decides which values are dropped."""
+"""Keyed dropout: the dropped values depend only on key, call and position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.words import four_words
 
 BLOCKS = 128  # counter blocks of a program
-PER_BLOCK = tl.constexpr(8)  # values of a counter block: 16 bits each
+PER_BLOCK = tl.constexpr(8)  # values per counter block: 16 bits each
 
 
 @triton.jit(do_not_specialize=["call"])

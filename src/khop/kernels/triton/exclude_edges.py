@@ -14,7 +14,7 @@ from khop.kernels.triton.words import first_above
 
 _ROWS = 128  # per program
 _UNSPECIALIZED = ["base", "num_sources", "num_pairs", "capacity", "per_row"]
-NO_PAIR = (1 << 63) - 1  # behind all pairs
+NO_PAIR = (1 << 63) - 1  # greater than all pairs
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def check_pairs(num_sources: int, num_destinations: int) -> None:
     """Raise ValueError if pairs of nodes do not fit 64 bits."""
     if num_sources * num_destinations >= NO_PAIR:
         given = f"{num_sources:,} sources and {num_destinations:,} destinations"
-        raise ValueError(f"{given}: pairs exceed 64 bits; leave exclude out, or sample on the CPU")
+        raise ValueError(f"{given}: pairs exceed 64 bits; omit exclude, or sample on the CPU")
 
 
 def pairs_of(excluded: Tensor, num_sources: int) -> Tensor:
@@ -46,7 +46,7 @@ def is_excluded(
     source: tl.tensor,
     there: tl.tensor,
 ) -> tl.tensor:
-    """Return true for each edge that is there and has its two ends among the sorted pairs."""
+    """Return True for each existing edge whose ends are among the sorted pairs."""
     pair = node * num_sources + source
     zero = pair * 0
     place = first_above(pairs, zero, zero + num_pairs, pair, there)
@@ -99,7 +99,7 @@ def exclude_edges(nodes: Tensor, excluded: ExcludedPairs, slots: Slots, marks: M
     """Remove the edges between excluded pairs from drawn slots; the other edges of a row keep their order.
 
     `nodes`, int64 (capacity), are the destinations of the rows. With `marks`, the first position of every
-    remaining node is marked in the same launch. Nothing waits for the device.
+    remaining node is marked in the same launch. Does not synchronize with the device.
     """
     capacity = slots.counts.numel()
     launch(

@@ -1,7 +1,7 @@
 """Compaction of an expansion to CSR arrays of local ids, without its empty entries.
 
 Blocks of entries are summed first; each block then sums the blocks before it. The edges kept before each
-entry give the ends of the rows. No function reads a value on the host.
+entry give the ends of the rows. Functions do not read values on the host.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _UNSPECIALIZED = ["base", "room", "rows", "out_rows"]
 
 @dataclass(frozen=True)
 class Expanded:
-    """The edges of an expansion whose nodes are in a table, and room for the sums of its places."""
+    """The edges of an expansion whose nodes are in a table, and buffers for sums."""
 
     keys: Tensor  # int32 or int64 (room), indices of the table; -1: no edge
-    offsets: Tensor  # int64 (rows + 1), the places of each row
+    offsets: Tensor  # int64 (rows + 1), the entries of each row
     edges: Tensor | None  # int64 (room), positions in the graph
-    sums: Tensor  # int32 (blocks of places)
-    kept_before: Tensor  # int32 (room + 1), edges before each place
+    sums: Tensor  # int32 (blocks of entries)
+    kept_before: Tensor  # int32 (room + 1), edges before each entry
 
     @classmethod
     def of(cls, keys: Tensor, offsets: Tensor, edges: Tensor | None) -> Expanded:
-        """Return the edges with new tensors for the sums."""
+        """Return the edges with new buffers for the sums."""
         room = keys.numel()
         sums = torch.zeros(_blocks(room), dtype=torch.int32, device=keys.device)
         return cls(keys, offsets, edges, sums, torch.zeros(room + 1, dtype=torch.int32, device=keys.device))
@@ -71,7 +71,7 @@ def _copy_kept(
     tl.store(kept_before + at, before, mask=at <= room)
     to = tl.load(edges_before) + before
     x = local_or_slot(table, key)
-    # A node beyond a capacity has no local id. The batch is not used then, and 0 is a safe row.
+    # A node beyond a capacity has no local id: 0 is a valid row, and the batch is discarded.
     tl.store(indices + to, tl.where(x < base, x, 0).to(tl.int32), mask=is_kept)
     if edge_ids is not None:
         tl.store(edge_ids + to, tl.load(edges + at, mask=is_kept, other=0), mask=is_kept)
@@ -90,7 +90,7 @@ def _row_ends(
     out_rows: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Write the ends of the rows; those behind the last one end where it does."""
+    """Write the ends of the rows; later rows are empty."""
     r = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     before = tl.load(edges_before)
     place = tl.minimum(tl.load(offsets + tl.minimum(r + 1, rows)), room)
@@ -103,9 +103,9 @@ def _row_ends(
 
 
 def expansion_csr(drawn: Expanded, table: Tensor, base: int, place: OutputPlace, out: CsrBuffers) -> None:
-    """Write the edges to `out` from row `place.first` on; the rows behind them get no edges.
+    """Write the edges to `out` from row `place.first` on; later rows get no edges.
 
-    `table` holds the local ids of all nodes; see `node_table`. There must be a row.
+    `table` has the local ids of all nodes; see `node_table`. There must be at least one row.
     """
     room, rows, out_rows = drawn.keys.numel(), drawn.offsets.numel() - 1, out.indptr.numel() - 1
     if out.indices.numel() >= LOCAL_ID_LIMIT:
@@ -127,7 +127,7 @@ def expansion_csr(drawn: Expanded, table: Tensor, base: int, place: OutputPlace,
 
 
 def _blocks(room: int) -> int:
-    """Return the number of blocks of places, and of the end behind the last place."""
+    """Return the number of blocks of the entries and their end."""
     return -(-(room + 1) // _EDGES)
 
 

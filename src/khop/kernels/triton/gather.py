@@ -1,8 +1,8 @@
 """Gather of rows by id from device memory or pinned host memory, with some rows cached on the device.
 
-One kernel reads cached rows and the others: there is no list of misses. Pinned columns of placed graphs are
-CUDA tensors over host memory, so callers state which columns these are. CPU tensors pinned by torch are
-passed unchanged: Triton asks the driver for the address on the device.
+One kernel reads both cached and other rows, without a list of misses. Pinned columns of placed graphs are
+CUDA tensors over host memory, so callers pass `is_pinned` for them. CPU tensors pinned by torch are passed
+unchanged: Triton gets the device address from the driver.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from khop.kernels.memory import accessible_width, flat_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import Tiles, tile_of
 
-LOADS = 4  # widest loads of a thread, all in flight at once
-# Enough to fill the link to the host. More would keep the multiprocessors from computing while they wait.
+LOADS = 4  # widest loads per thread, all in flight at once
+# Enough to saturate the link to the host. More would block multiprocessors while they wait.
 PINNED_PROGRAMS = 64
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # rows are copied as one of these
 
@@ -44,7 +44,7 @@ def copy_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Write row ids[i] of the table into row i of out, in the type of out; zeros behind the count.
+    """Write row ids[i] of the table into row i of out, in the type of out; zeros after the count.
 
     With shards, every `shard_rows` rows begin where `shards` says, in units of 16 bytes from the first row. A
     row with a slot is read from the cache. With scales, each number is multiplied by its column's. Programs
@@ -63,7 +63,7 @@ def copy_rows(
             at = table + (begin + (id - shard * shard_rows) * PITCH)[:, None] + column[None, :]
         if slots is not None:
             slot = tl.load(slots + id, mask=is_live, other=-1).to(tl.int64)[:, None]
-            # One load through the chosen address: two loads would read both.
+            # One load from the chosen address: two loads would read both.
             at = tl.where(slot >= 0, cache + slot * CACHE_PITCH + column[None, :], at)
         is_read = is_live[:, None] & (column < READABLE)[None, :]
         value = tl.load(at, mask=is_read, other=0).to(out.dtype.element_ty)
@@ -87,12 +87,12 @@ def gather(
 ) -> None:
     """Write the rows of a table (N, ...) of any dtype into `out` (ids, ...), bit by bit or as float32.
 
-    They become float32 if the table is of float16, bfloat16, int8 or uint8 and `out` of float32; `scales` are
+    They become float32 if the table is float16, bfloat16, int8 or uint8 and `out` is float32; `scales` are
     float32 with the shape of a row. `ids` are int32 or int64; only the first `count` (an int on the device)
-    are used, and the rows behind them and rows of ids outside the table are 0. `slots`, int32 (N), give the
-    row of `cache` with a row's copy, or -1. Rows of table, cache and out may be at any pitch. With
-    `is_pinned`, the table is in memory of the host, and PINNED_PROGRAMS at most read it. A table in
-    shards is given by its first one, and by their begins, the rows of each, and the rows of all.
+    are used, and later rows and rows of ids outside the table are 0. `slots`, int32 (N), have the row of
+    `cache` with a row's copy, or -1. Rows of table, cache and out may have any pitch. With `is_pinned`, the
+    table is in host memory, and at most PINNED_PROGRAMS programs read it. For a sharded table, `table` is the
+    first shard, and `shards` are the begins of the shards, the rows of each, and the total rows.
     """
     if not out.numel():
         return

@@ -2,12 +2,11 @@
 
 A pair of a tree and a node is one key, `tree * nodes + node`. `claim` finds the table place of each drawn
 pair among 2^b places, or takes a free one, by linear probing, and marks the place's first slot in a stamped
-table of the places. From there `node_table.count_firsts` and `assign_pairs` number the pairs as `node_table`
-numbers nodes: the place takes the role of the node. The place of a pair depends on timing; its local id does
-not.
+table of the places. `node_table.count_firsts` and `assign_pairs` then number the pairs as `node_table`
+numbers nodes, with places instead of nodes. The place of a pair depends on timing; its local id does not.
 
-Keys are cleared for each batch. There are at least two places per pair. A search ends after 256 steps, and
-then writes the batch's stamp to `overflow`. No function reads a value on the host.
+Keys are cleared for each batch. There are at least two places per pair. A search that
+ends after 256 steps writes the batch's stamp to `overflow`. Functions do not read values on the host.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from khop.kernels.triton.words import mix64
 
 # Slots of a program that claims places. Triton 3.6 compiles at most one atomic_cas per thread for AMD.
 _LANES = 256
-_MOST_STEPS = 256  # of the search of a place
-_WARPS = 8  # of a program that assigns local ids: its many columns need registers
+_MOST_STEPS = 256  # of the search for a place
+_WARPS = 8  # of a program that assigns local ids, which needs many registers
 _FREE = -1
 
 
@@ -135,9 +134,9 @@ def _claim(
     todo = there
     steps = 0
     while (tl.max(todo.to(tl.int32), 0) > 0) & (steps < MOST_STEPS):
-        seen = tl.load(keys + place, mask=todo, other=-1)  # a plain look first: most pairs are there already
+        seen = tl.load(keys + place, mask=todo, other=-1)  # most pairs are already in the table
         free = todo & (seen == -1)
-        # atomic_cas has no mask. Idle lanes exchange nothing, each in a place of its own.
+        # atomic_cas has no mask: each idle lane has a separate place, which it does not change.
         own = tl.where(free, place, place_mask.to(tl.int64) + 1 + lane)
         swapped = tl.where(free, key, -1)
         old = tl.atomic_cas(keys + own, tl.full([BLOCK], -1, tl.int64), swapped, sem="relaxed")
@@ -228,8 +227,8 @@ def _assign_pairs(
 def claim(pairs: PairTable, slots: Tensor, trees: Tensor, places: Tensor, first_slot: int = 0) -> None:
     """Find the place of each pair and mark its first slot; `places` is int64 (slots), -1 for empty slots.
 
-    `slots` are drawn nodes, -1: nothing; each of `trees` has the same number of them, row after row. They
-    are the slots from `first_slot` on of this hop. There must be a tree.
+    `slots` are drawn nodes, or -1; each of `trees` has the same number of them, row by row. They are the
+    slots of this hop from `first_slot` on. There must be at least one tree.
     """
     numbering = pairs.numbering
     launch(

@@ -25,7 +25,7 @@ _compiled: dict[tuple[object, ...], Any] = {}
 def launch(
     kernel: TritonKernel, programs: int, on: Tensor, /, *operands: object, **constants: object
 ) -> None:
-    """Start a kernel on the device of a tensor, in its current stream; nothing waits.
+    """Launch a kernel on the device of a tensor, in its current stream, without a wait.
 
     Products and sums are never contracted to a fused multiply-add, which would change bits.
     """
@@ -33,8 +33,8 @@ def launch(
         return
     elsewhere = on.is_cuda and on.get_device() != torch.cuda.current_device()
     with torch.cuda.device_of(on) if elsewhere else nullcontext():
-        # Triton takes 40 microseconds of the host to find a compiled kernel again, and a driver call for each
-        # tensor: more than most kernels run on the device. Addresses as numbers need no call.
+        # Triton's launch takes 40 microseconds to look up the compiled kernel, and a driver call per tensor:
+        # more than the run time of most kernels. Addresses as integers avoid the driver calls.
         kinds, values = zip(*map(_operand, operands), strict=True)
         key = (kernel, on.get_device(), kinds, *constants.items())
         known = _compiled.get(key)
@@ -48,11 +48,11 @@ def launch(
 
 
 def _operand(operand: object) -> tuple[tuple[object, ...], object]:
-    """Return all that Triton compiles for, and the value to pass.
+    """Return the properties by which Triton specializes a kernel, and the value to pass.
 
-    It compiles for type and alignment; for numbers also for 1 and for multiples of 16. A tensor of the GPU is
-    passed by its address, also if it lies in pinned memory of the host. A tensor of the CPU that torch has
-    pinned is passed as it is: the driver knows its address on the device.
+    It specializes by type and alignment, for integers also by 1 and by multiples of 16. A CUDA tensor is
+    passed by address, even if it is in pinned host memory. A CPU tensor that torch has pinned is passed
+    unchanged: the driver knows its device address.
     """
     if isinstance(operand, Tensor):
         address = operand.data_ptr()
@@ -65,22 +65,22 @@ def _operand(operand: object) -> tuple[tuple[object, ...], object]:
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel with the types of its operands and its constants, as some launch uses it."""
+    """A kernel with the operand types and constants of a launch."""
 
     name: str
     kernel: TritonKernel
     types: Mapping[str, str]  # by parameter: "*i64" is a pointer to int64, "i32" a number
-    constants: Mapping[str, object]  # by parameter; operands that are None too
+    constants: Mapping[str, object]  # by parameter; also operands that are None
     warps: int = 4
-    vector_bits: int = 0  # the widest loads must have at least this width; 0: any
+    vector_bits: int = 0  # minimum width of the widest loads; 0: any
 
 
 @contextmanager
 def compilations_told(tell: Callable[[int], None]) -> Iterator[None]:
     """Call `tell` with the number of kernels compiled in the block so far, after each, in any thread.
 
-    A kernel that Triton's cache on disk holds is not compiled, and not counted. `tell` is never called with
-    Triton 3.3, which has no listener, or if another listener is set.
+    Kernels in Triton's cache on disk are not counted. `tell` is never called with Triton 3.3, which has no
+    listener, or if another listener is set.
     """
     knobs = getattr(getattr(triton, "knobs", None), "compilation", None)
     if knobs is None or getattr(knobs, "listener", knobs) is not None:

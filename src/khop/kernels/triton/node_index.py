@@ -21,7 +21,7 @@ class DeviceNodeIndex:
     """The nodes of one batch; see `khop.kernels.node_index.LocalIds`.
 
     Its table takes 8 bytes per node of the graph. Ids must be nodes of the graph: kernels do not check them.
-    The number of nodes is read from the device when it is asked for, once after each insertion.
+    The number of nodes is read from the device on request, once after each insertion.
     """
 
     def __init__(self, num_nodes: int, device: torch.device) -> None:

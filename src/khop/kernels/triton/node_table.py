@@ -6,10 +6,10 @@ number of the batch. It increases, so a table is never cleared: entries of earli
 exceeds every local id, and `base` + slots is below 2^31.
 
 Marking takes the maximum of entries. A local id therefore takes precedence over slots, and the first slot
-over later slots. The result does not depend on the order in which the device runs the blocks.
+over later slots. The result does not depend on the execution order of blocks.
 
 A hop runs `mark` (or a draw that marks), `count_firsts` and `assign`; `look_up` may follow at any later time.
-No function reads a value on the host.
+Functions do not read values on the host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from khop.kernels.triton.rows import Marks
 LOCAL_ID_LIMIT = 1 << 31  # base + slots stay below it: the lower half of an entry has no sign
 STAMP_LIMIT = (1 << 31) - 1  # the largest stamp; clear the table before the stamps start again at 1
 BLOCK = 1024  # slots of a program
-AT_ONCE = 1024  # blocks before a program's own that are summed together
+AT_ONCE = 1024  # earlier blocks that a program sums at once
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Numbering:
     base: int
 
     def marks(self, first_slot: int = 0) -> Marks:
-        """Return what a draw needs to mark its slots, which are those from `first_slot` on of the hop."""
+        """Return the operands by which a draw marks its slots, the hop's slots from `first_slot` on."""
         return Marks(self.table, self.stamp, self.base + first_slot)
 
     @property
@@ -95,7 +95,7 @@ def local_or_slot(table: tl.tensor, v: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def sum_before(values: tl.tensor, place: tl.tensor, AT_ONCE: tl.constexpr) -> tl.tensor:
-    """Return the sum of the values before a place: a scan that waits for no other block."""
+    """Return the sum of the values before a place, without waiting for other blocks."""
     b = tl.arange(0, AT_ONCE)
     total = tl.zeros([AT_ONCE], values.dtype.element_ty)
     start = 0
@@ -204,7 +204,7 @@ def _look_up(
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(ids + at, mask=at < total, other=-1).to(tl.int64)
     x = local_or_slot(table, v)
-    # A node beyond a capacity has no local id. The batch is not used then, and 0 is a safe row.
+    # A node beyond a capacity has no local id: 0 is a valid row, and the batch is discarded.
     local = tl.where(v < 0, empty, tl.where(x < base, x, 0))
     tl.store(out + at, local.to(out.dtype.element_ty), mask=at < total)
 

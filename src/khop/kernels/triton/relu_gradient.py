@@ -47,8 +47,8 @@ def masked_rows(
 def relu_and_bias_gradient(gradient: Tensor, result: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the gradient before relu and the sum of its rows.
 
-    gradient and result: (rows, width), contiguous, of one dtype; result is the output of relu, or None if
-    there was no relu: the gradient is then returned as it is. The sum is float32, or float64 of float64.
+    gradient and result: (rows, width), contiguous, of the same dtype; result is the output of relu, or None
+    without relu: the gradient is then returned unchanged. The sum is float32, or float64 for float64.
     """
     rows, width = gradient.shape
     parts = triton.cdiv(rows, _ROWS)

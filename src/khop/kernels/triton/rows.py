@@ -89,7 +89,7 @@ def row_edges(
 ) -> tl.tensor:
     """Return for each row if it is in use, its node, and begin and end of its edges, int64.
 
-    A node outside the graph counts as a row that is not in use, so that no kernel reads out of bounds.
+    A node outside the graph counts as a row that is not in use, so that kernels do not read out of bounds.
     """
     live = rows < tl.load(count)
     node = tl.load(nodes + rows, mask=live, other=-1)
@@ -122,7 +122,7 @@ def store_slots(
     drawn: tl.tensor,
     inside: tl.tensor,
 ) -> tl.tensor:
-    """Write the source of each drawn edge and -1 into the other slots inside; return the sources, int64."""
+    """Write the sources of drawn edges, and -1 to other slots inside; return the sources, int64."""
     source = tl.load(indices + edge, mask=drawn, other=-1)
     tl.store(ids + at, source.to(ids.dtype.element_ty), mask=inside)
     if edges is not None:
@@ -132,7 +132,7 @@ def store_slots(
 
 @triton.jit
 def stamped(stamp: tl.tensor, base: tl.tensor) -> tl.tensor:
-    """Return the table entry of position 0, int64: see `node_table`. The entry of position p is less by p."""
+    """Return the table entry of position 0, int64: see `node_table`. That of position p is smaller by p."""
     entry = tl.full([], 2147483647, tl.int64) - base
     if stamp is not None:
         entry = entry | (tl.load(stamp) << 32)

@@ -19,24 +19,24 @@ from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import DeviceRows, Marks, Slots, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import mix64 as mixed
 
-LONG_ROW = 4096  # edges; a longer row has the program of a second launch, with more threads
-_ENTRIES, _WARPS = 128, 1  # of a row at once
+LONG_ROW = 4096  # edges; longer rows are processed by a second launch with more threads per row
+_ENTRIES, _WARPS = 128, 1  # entries of a row at once
 _LONG_ENTRIES, _LONG_WARPS = 1024, 8
 _UNSPECIALIZED = ["mixed_stream", "period", "base", "num_rows", "per_row", "above", "up_to"]
 
 
 @dataclass(frozen=True)
 class SourceOrder:
-    """Edges in the order of the random numbers of their sources, as `SourceNumbers` has them."""
+    """Edges in the order of the random numbers of their sources: see `SourceNumbers`."""
 
     stream: int
     source_ids: Tensor | None = None  # int64 (edges), original ids; None: sources are original ids
-    numbers: SourceNumbers | None = None  # None: from the key of the batch, which is on the device
+    numbers: SourceNumbers | None = None  # None: from the batch's key on the device
 
 
 @dataclass(frozen=True)
 class EdgeOrder:
-    """Edges in the order of keys of their own."""
+    """Edges in the order of given keys."""
 
     keys: Tensor  # int64 (edges)
 
@@ -53,7 +53,7 @@ def _keys(
     number: tl.tensor,
     period: tl.tensor,
 ) -> tl.tensor:
-    """Return the keys of entries `at` of a row, uint64, and the ids that order equal keys, int64."""
+    """Return the keys of entries `at` of a row, uint64, and the ids that break ties, int64."""
     if order is not None:
         id = at.to(tl.int64)
         key = tl.load(order + first + at, mask=inside, other=0).to(tl.uint64, bitcast=True)
@@ -87,11 +87,11 @@ def _last_pick(
     per_row: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """Return the key of the last pick of a row, the picks with this key, and the id of the last pick.
+    """Return the key of a row's last pick, the number of picks with this key, and the last pick's id.
 
     The key is found by digits of 8 bits: a pass counts, by their next digit, the keys that begin with the
     digits found so far. If all such keys are picks, the search ends, and the remaining digits are the highest
-    ones. A row without more than `per_row` edges has the key 0.
+    ones. A row with at most `per_row` edges has the key 0.
     """
     places = tl.arange(0, BLOCK)
     digits = tl.arange(0, 256)
@@ -145,7 +145,7 @@ def _empty_slots(
     per_row: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Write -1 to the slots of a row behind its picks; its slots begin at `first`."""
+    """Write -1 to the slots of a row after its picks; its slots begin at `first`."""
     for start in range(0, per_row, BLOCK):
         slot = start + tl.arange(0, BLOCK)
         is_free = (slot >= taken) & (slot < per_row)
@@ -212,7 +212,7 @@ def smallest(
         takes_tie = is_tie & (id <= last_id)
         if order is not None:
             takes_tie = takes_tie & (tied + tl.cumsum(is_tie.to(tl.int64), 0) <= ties)
-        is_whole = degree + at * 0 <= per_row  # a block: Triton 3.9 interprets no scalar in a mask
+        is_whole = degree + at * 0 <= per_row  # a block: Triton 3.9 cannot interpret scalars in a mask
         is_picked = inside & ((k < limit) | takes_tie | is_whole)
         to = row * per_row + done + tl.cumsum(is_picked.to(tl.int64), 0) - 1
         source = store_slots(ids, edges, indices, to, first + at, is_picked, is_picked)

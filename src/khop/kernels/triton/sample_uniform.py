@@ -11,10 +11,10 @@ from khop.kernels.triton.rows import DeviceRows, Marks, Slots, draw_ids, mark, r
 from khop.kernels.triton.words import WIDE_DEGREE, draw_below, four_words, reduce_wide, row_keys
 
 MOST_PICKS = 8192  # distinct picks per row: a row's picks must fit the registers of one program
-_MOST_IN_REGISTERS = 16  # picks of a thread's own row
+_MOST_IN_REGISTERS = 16  # picks per row, with a thread per row
 _ROWS = 128  # per program, a thread for each
-_SLOTS = 256  # per program, where slots do not depend on each other
-_TILE = 256  # picks of all rows of a program, at least a row's
+_SLOTS = 256  # per program, if slots are independent
+_TILE = 256  # picks per program, at least those of a row
 _UNSPECIALIZED = ["stream", "base", "num_rows", "capacity", "per_row"]
 
 
@@ -53,7 +53,7 @@ def distinct_in_registers(
     id = draw_ids(original_ids, node, live)
     entry = stamped(stamp, base)
     w0, w1, w2, w3 = four_words(keys, id, stream, 0)
-    b0, b1, b2, b3 = w0, w1, w2, w3  # of 64-bit draws, two per block
+    b0, b1, b2, b3 = w0, w1, w2, w3  # for 64-bit draws, two per block
     picks = ()
     for j in tl.static_range(K):
         if j % 4 == 0 and j > 0:
@@ -103,7 +103,7 @@ def distinct_in_tile(
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Floyd's algorithm with the picks as a tile, rows by slots. WIDTH: `per_row`, as a power of two."""
+    """Floyd's algorithm with the picks as a tile (rows, slots). WIDTH: `per_row`, as a power of two."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = rows < capacity
     live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
@@ -156,7 +156,7 @@ def repeated(
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Draws with replacement, a thread per slot: no slot depends on another."""
+    """Draws with replacement, a thread per slot: slots are independent."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rows = at // per_row
     number = (at % per_row).to(tl.int32)
@@ -178,9 +178,9 @@ def sample_uniform(
 ) -> None:
     """Draw up to `fanout` in-edges of every row into `slots`, which have `fanout` slots per row.
 
-    Slots of a row are filled from its first one, in the order of `sample_hop`. Slots that stay empty get -1.
-    With `marks`, the first position of every drawn node is marked in the same launch. Nothing waits for the
-    device, except the first call for a graph: it reads the largest degree.
+    Slots of a row are filled from its first one, in the order of `sample_hop`. Unused slots get -1. With
+    `marks`, the first position of every drawn node is marked in the same launch. Only the first call for a
+    graph synchronizes with the device: it reads the largest degree.
     """
     if not 0 < fanout <= most_picks(replacement):
         raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(replacement)} on the device")
@@ -227,10 +227,10 @@ _TYPES = {
     **dict.fromkeys(("table", "stamp"), "*i64"),
     **dict.fromkeys(("stream", "base", "num_rows", "capacity", "per_row"), "i32"),
 }
-_PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))  # None: the graph's own ids, no trees
+_PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))  # None: the graph's ids, no trees
 _UNMARKED = dict.fromkeys(("table", "stamp"))
 _THREADS = {"WIDE": False, "BLOCK": _ROWS}
-_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
+_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # for graphs with 64-bit ids
 VARIANTS = (
     *(
         Variant(f"uniform {k}, marked", distinct_in_registers, _TYPES, {**_PLAIN, **_THREADS, "K": k})

@@ -23,11 +23,11 @@ from khop.kernels.triton.words import (
 )
 
 MOST_PICKS = 128  # distinct picks per row: a wider tile spills registers
-_MOST_REPEATS = tl.constexpr(64)  # of a row; then the remaining edges are drawn from exactly
-_MOST_IN_REGISTERS = 10  # picks of a thread's own row: more exceed the registers of some GPU
+_MOST_REPEATS = tl.constexpr(64)  # per row; then the remaining edges are drawn exactly
+_MOST_IN_REGISTERS = 10  # picks per row, with a thread per row: more exceed the registers of some GPUs
 _ROWS = 128  # per program, a thread for each
-_SLOTS = 128  # per program, where slots do not depend on each other
-_TILE = 64  # picks of all rows of a program, at least a row's; a warp for each
+_SLOTS = 128  # per program, if slots are independent
+_TILE = 64  # picks per program, at least those of a row; a warp for each
 _UNSPECIALIZED = ["stream", "base", "num_rows", "capacity", "per_row"]
 
 
@@ -71,7 +71,7 @@ def repeated(
     per_row: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Draws with replacement, a thread per slot: no slot depends on another."""
+    """Draws with replacement, a thread per slot: slots are independent."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rows = at // per_row
     number = (at % per_row).to(tl.int32)
@@ -99,7 +99,7 @@ def height_of_rest(
     K: tl.constexpr,
     TILED: tl.constexpr,
 ) -> tl.tensor:
-    """Lift a height among unpicked edges over every pick that begins at or below it, in ascending order."""
+    """Raise a height among unpicked edges by every pick that begins at or below it, in ascending order."""
     last = picked * 0 - 1
     for _ in range(tl.max(picked, 0)):
         pick = next_pick(picks, last, K, TILED)
@@ -184,7 +184,7 @@ def distinct_in_registers(
     first, start, total = row_weights(indptr, sums, node, begin, end, live)
     whole = end - begin <= K
     entry = stamped(stamp, base)
-    # A row that is returned whole keeps its edges of weight above 0 in order, and closes the gaps.
+    # A row that is returned whole keeps its edges of positive weight, in order and without gaps.
     filled = tl.zeros([BLOCK], tl.int32)
     for j in tl.static_range(K):
         edge = begin + j
@@ -232,7 +232,7 @@ def distinct_in_tile(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Successive sampling with the picks as a tile, rows by slots. WIDTH: `per_row`, as a power of two."""
+    """Successive sampling with the picks as a tile (rows, slots). WIDTH: `per_row`, as a power of two."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = rows < capacity
     live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
@@ -275,8 +275,8 @@ def sample_weighted(
     """Draw up to `fanout` in-edges of every row by weight into `slots`, which have `fanout` slots per row.
 
     `sums`, int64 (edges), is from `weight_sums`. Slots of a row are filled from its first one, in the order
-    of `sample_hop`; an edge of weight zero fills none. Slots that stay empty get -1. With `marks`, the first
-    position of every drawn node is marked in the same launch. Nothing waits for the device.
+    of `sample_hop`; edges of weight zero are skipped. Unused slots get -1. With `marks`, the first position
+    of every drawn node is marked in the same launch. Does not synchronize with the device.
     """
     if not 0 < fanout <= most_picks(replacement):
         raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(replacement)} on the device")
@@ -322,7 +322,7 @@ _TYPES = {
     **dict.fromkeys(_UNSPECIALIZED, "i32"),
 }
 _PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))
-_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
+_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # for graphs with 64-bit ids
 VARIANTS = (
     Variant("weighted, replacement", repeated, _TYPES, {**_PLAIN, "BLOCK": _SLOTS}),
     Variant("weighted, replacement, everything", repeated, _TYPES, {"BLOCK": _SLOTS}),

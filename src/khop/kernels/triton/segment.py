@@ -14,7 +14,7 @@ from khop.kernels.memory import accessible_width, empty_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
-AHEAD = 4  # edges of a row whose source rows are loaded before the first of them is added
+AHEAD = 4  # source rows that are loaded before the first of them is added
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -55,7 +55,7 @@ def sum_rows(
             if shares is not None:
                 value *= tl.load(shares + source, mask=is_edge, other=0)[:, None]
             values += (value,)  # type: ignore[assignment]
-        # An absent edge adds +0.0, which changes no sum: a sum begins with +0.0, so it is never -0.0.
+        # A missing edge adds +0.0, which does not change a sum: sums begin with +0.0, so they are never -0.0.
         for step in tl.static_range(AHEAD):
             total += values[step]
     if MEAN:
@@ -66,25 +66,25 @@ def sum_rows(
 
 
 def segment_sum(x: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
-    """Sum x[indices] over each row's edges, in edge order; 0 where there is no edge.
+    """Sum x[indices] over each row's edges, in edge order; 0 for rows without edges.
 
     With ids, int64 (sources), it sums rows x[ids[indices]].
 
-    x (sources, width), float32, float64, bfloat16 or float16, rows at any pitch. indices are int32, in range,
-    and may be more than the edges of `indptr`.
+    x (sources, width), float32, float64, bfloat16 or float16, rows of any pitch. indices are int32, in range,
+    and may be longer than the edges of `indptr`.
     """
     return _launched(x, None, edges, ids, is_mean=False)
 
 
 def segment_mean(x: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
-    """Divide `segment_sum` by the row's number of edges; 0 where there is none."""
+    """Divide `segment_sum` by the row's number of edges; 0 for rows without edges."""
     return _launched(x, None, edges, ids, is_mean=True)
 
 
 def segment_mean_gradient(gradient: Tensor, indptr: Tensor, transposed: Csc) -> Tensor:
     """Return the gradient of `segment_mean` with respect to x; `indptr` is that of its edges."""
     wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
-    shares = indptr.diff().to(wide).reciprocal_()  # of a row without edges: infinite, and never read
+    shares = indptr.diff().to(wide).reciprocal_()  # infinite for rows without edges, but never read
     return _launched(gradient, shares, transposed, None, is_mean=False)
 
 

@@ -27,7 +27,7 @@ def max_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Take the largest of x[indices] over each row's edges, column by column, and the source it is from."""
+    """Take the largest of x[indices] over each row's edges, by column, and its source."""
     wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row, column = tile(WIDTH, ROWS, COLUMNS)
     is_row, is_column = row < num_rows, (column < WIDTH)[None, :]
@@ -74,7 +74,7 @@ def max_rows_gradient(
     for edge in range(0, tl.max(degree, 0)):
         is_edge = edge < degree
         row = tl.load(indices + begin + edge, mask=is_edge, other=0)
-        # Of parallel edges one has won.
+        # Only one of parallel edges has won.
         is_read = (is_edge & (row != previous))[:, None] & is_column
         wide_row = row.to(tl.int64)[:, None]
         winner = tl.load(winners + wide_row * OUT_PITCH + column[None, :], mask=is_read, other=-1)
@@ -90,7 +90,7 @@ def max_rows_gradient(
 def segment_max(x: Tensor, edges: Csc, *, with_winners: bool) -> tuple[Tensor, Tensor | None]:
     """Return the largest values, 0 without edges, and on request the source of each, int32, -1 without edges.
 
-    The arguments are as for `khop.kernels.triton.segment.segment_sum`. Of equal values the first edge's wins.
+    The arguments are as for `khop.kernels.triton.segment.segment_sum`. For equal values, the first edge wins.
     """
     x = x if x.stride(1) == 1 else x.contiguous()
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
@@ -106,7 +106,7 @@ def segment_max(x: Tensor, edges: Csc, *, with_winners: bool) -> tuple[Tensor, T
 
 
 def segment_max_gradient(gradient: Tensor, winners: Tensor, transposed: Csc) -> Tensor:
-    """Return the gradient of `segment_max` with respect to x: the winner gets all of it."""
+    """Return the gradient of `segment_max` with respect to x: it goes to the winner."""
     gradient = gradient if gradient.stride(1) == 1 else gradient.contiguous()
     out = empty_rows(transposed.num_rows, (gradient.shape[1],), gradient.dtype, gradient.device)
     if out.numel():

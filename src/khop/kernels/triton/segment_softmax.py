@@ -21,7 +21,7 @@ LOWEST_32, LOWEST_64 = tl.constexpr(-87.0), tl.constexpr(-708.0)
 
 @triton.jit
 def exp_negative(x: tl.tensor) -> tl.tensor:
-    """Return exp of float32 or float64 that are not positive, in the steps of the core."""
+    """Return exp of nonpositive float32 or float64 values, by the same steps as the core."""
     if x.dtype == tl.float64:
         shifted = x * LOG2_E + 6755399441055744.0  # 1.5 * 2^52: leaves the rounded exponent in the low bits
         exponent = shifted - 6755399441055744.0
@@ -112,7 +112,7 @@ def softmax_rows_gradient(
 def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
     """Normalize every row's contiguous scores (edges) or (edges, heads) to sum 1, each head separately.
 
-    Scores behind the edges of `indptr` give 0.
+    Scores after the edges of `indptr` give 0.
     """
     out = torch.zeros_like(scores)
     if scores.numel():
@@ -132,7 +132,7 @@ def segment_softmax_gradient(result: Tensor, gradient: Tensor, indptr: Tensor) -
 
 
 def _tiles(scores: Tensor) -> Tiles:
-    """Return tiles with a row and a head for each thread: a row's edges wait for each other, not rows."""
+    """Return tiles with a row and a head per thread: only the edges of a row are sequential."""
     return Tiles.of(scores.shape[1] if scores.dim() == 2 else 1, LOAD_BYTES)
 
 

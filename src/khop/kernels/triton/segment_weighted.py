@@ -46,7 +46,7 @@ def weighted_sum_rows(
         if ids is not None:
             source = tl.load(ids + source, mask=is_edge, other=0)
         value = tl.load(x + source[:, None] * PITCH + column[None, :], mask=is_read, other=0).to(wide)
-        # An absent edge adds +0.0, which changes no sum: a sum begins with +0.0, so it is never -0.0.
+        # A missing edge adds +0.0, which does not change a sum: sums begin with +0.0, so they are never -0.0.
         total += value * tl.load(
             weights + (begin + edge)[:, None] * HEADS + head[None, :], mask=is_read, other=0
         )
@@ -94,12 +94,13 @@ def dots_of_edges(
 
 
 def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
-    """Sum weights * x[indices] over each row's edges, in edge order; 0 where there is no edge.
+    """Sum weights * x[indices] over each row's edges, in edge order; 0 for rows without edges.
 
     With ids, int64 (sources), it sums rows x[ids[indices]].
 
-    x (sources, width), float32, float64, bfloat16 or float16, rows at any pitch. weights (edges, heads),
-    float32 or, for float64, float64. indices are int32, in range, and may be more than the edges of `indptr`.
+    x (sources, width), float32, float64, bfloat16 or float16, rows of any pitch. weights (edges, heads),
+    float32, or float64 for float64. indices are int32, in range, and may be longer than the edges of
+    `indptr`.
     """
     x, weights = x if x.stride(1) == 1 else x.contiguous(), weights.contiguous()
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
@@ -113,7 +114,7 @@ def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc, ids: Tensor | N
 
 
 def segment_weighted_sum_gradient(x: Tensor, gradient: Tensor, heads: int, edges: Csc) -> Tensor:
-    """Return (edges, heads), the gradient of the weights; 0 behind the edges of `indptr`."""
+    """Return (edges, heads), the gradient of the weights; 0 after the edges of `indptr`."""
     x, gradient = (rows if rows.stride(1) == 1 else rows.contiguous() for rows in (x, gradient))
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     out = torch.zeros(edges.num_edges, heads, dtype=wide, device=x.device)

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from khop.kernels.memory import LOAD_BYTES
 
-THREADS = 128  # of a program: four warps
+THREADS = 128  # per program: four warps
 MOST_COLUMNS = 256
 
 

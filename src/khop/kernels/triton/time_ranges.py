@@ -20,7 +20,7 @@ _LEAST = tl.constexpr(-(1 << 63))
 def edge_time(
     edge_times: tl.tensor, source_times: tl.tensor, indices: tl.tensor, edge: tl.tensor, live: tl.tensor
 ) -> tl.tensor:
-    """Return each edge's time, int64: its own, that of its source, or the later of both."""
+    """Return each edge's time, int64: the edge's, its source's, or the later of both."""
     if source_times is None:
         time = tl.load(edge_times + edge, mask=live, other=0).to(tl.int64)
     else:
@@ -103,7 +103,7 @@ def time_ranges(
     """Write begin and end of each row's edges with allowed times into `ranges`, int64 (2 capacity).
 
     `until`, int64 (capacity), `window` and `most` are as in `khop.kernels.time_ranges`. The search reads the
-    graph's own times. Rows that are not in use get an empty range. Nothing waits for the device.
+    graph's times. Rows that are not in use get an empty range. Does not synchronize with the device.
     """
     before, after = (0, 0) if window is None else window
     launch(

@@ -2,7 +2,7 @@
 
 Row r of a draw has `counts[r]` ids, starting at slot r * K. Rows after the frontier's last node have a count
 of 0, so the padded arrays are those of a block whose tail rows have no edges. Blocks of rows are summed
-first; each block then sums the blocks before it. No function reads a value on the host.
+first; each block then sums the blocks before it. Functions do not read values on the host.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class CsrBuffers:
     indptr: Tensor  # int64 (rows + 1)
     indices: Tensor  # int32 (edges)
     edge_ids: Tensor | None = None  # int64 (edges)
-    weights: Tensor | None = None  # float32 (edges), which no kernel writes
-    elapsed: Tensor | None = None  # int64 (edges), which no kernel writes
+    weights: Tensor | None = None  # float32 (edges), not written by kernels
+    elapsed: Tensor | None = None  # int64 (edges), not written by kernels
 
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """The place of a hop's rows in the output. Hops of the subgraph expansion share one output."""
+    """The position of a hop's rows in the output. Hops of the subgraph expansion share one output."""
 
-    first: Tensor  # int32 (1), the row of the output that is the hop's first row
+    first: Tensor  # int32 (1), the output row of the hop's first row
     edges_before: Tensor  # int32 (1), edges of earlier hops
-    edges: Tensor  # int32 (1), written: edges of earlier hops and of this one
+    edges: Tensor  # int32 (1), written: edges of this and earlier hops
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -61,7 +61,7 @@ def _copy_slot(
 ) -> None:
     v = tl.load(ids + slot, mask=there, other=-1).to(tl.int64)
     x = local_or_slot(table, v)
-    # A node beyond a capacity has no local id. The batch is not used then, and 0 is a safe row.
+    # A node beyond a capacity has no local id: 0 is a valid row, and the batch is discarded.
     tl.store(indices + to, tl.where(x < base, x, 0).to(tl.int32), mask=there)
     if edge_ids is not None:
         tl.store(edge_ids + to, tl.load(edges + slot, mask=there, other=0), mask=there)
@@ -117,10 +117,10 @@ def row_sums(counts: Tensor, sums: Tensor) -> None:
 
 
 def to_csr(drawn: Slots, sums: Tensor, table: Tensor, base: int, place: OutputPlace, out: CsrBuffers) -> None:
-    """Write the rows of a draw to `out` from row `place.first` on; the rows behind them get no edges.
+    """Write the rows of a draw to `out` from row `place.first` on; later rows get no edges.
 
-    `sums` is from `row_sums`. `table` holds the local ids of all drawn ids; see `node_table`. There must be a
-    row and a slot per row.
+    `sums` is from `row_sums`. `table` has the local ids of all drawn ids; see `node_table`. There must be at
+    least one row, and one slot per row.
     """
     out_rows, rows = out.indptr.numel() - 1, drawn.counts.numel()
     if out.indices.numel() >= LOCAL_ID_LIMIT:

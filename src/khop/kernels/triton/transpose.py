@@ -36,7 +36,7 @@ def count_edges(
     RUN: tl.constexpr,
     EDGES: tl.constexpr,
 ) -> None:
-    """Count the edges of each source in counts[source + 1]; give each edge any place among them.
+    """Count the edges of each source in counts[source + 1]; give each edge an arbitrary place among them.
 
     The order of places differs between runs; the kernels that follow do not depend on it. `has_hub` becomes 1
     if some source has more than RUN edges.

@@ -1,4 +1,4 @@
-"""The smallest kernel, which shows whether Triton can build and start kernels at all."""
+"""A minimal kernel, to check that Triton can build and launch kernels."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def copy_numbers(values: tl.tensor, out: tl.tensor, BLOCK: tl.constexpr) -> None
 
 
 def try_kernel(device: torch.device) -> None:
-    """Build and start the kernel; RuntimeError if it does not copy; Triton raises other errors too."""
+    """Build and launch the kernel; RuntimeError if it does not copy. Triton may raise other errors."""
     values = torch.arange(COUNT, device=device)
     out = torch.zeros_like(values)
     launch(copy_numbers, 1, out, values, out, BLOCK=COUNT)
     if not torch.equal(out, values):
-        raise RuntimeError("a kernel that copies numbers gives other ones")
+        raise RuntimeError("a kernel that copies numbers returned other numbers")
 
 
 VARIANTS = (

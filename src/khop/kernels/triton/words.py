@@ -1,8 +1,8 @@
 """Device functions of draws: random words, their reduction to a range, binary search, and picks of a row.
 
 docs/randomness.md specifies the words. Picks count edges from the row's first one, in the order of the draws.
-A few picks are a tuple of registers, int32 (rows) each, with a thread per row. More are a tile, int32 (rows,
-K). Free entries are -1.
+A few picks are a tuple of registers, int32 (rows) each, with a thread per row. Larger numbers are a tile,
+int32 (rows, K). Free entries are -1.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def draw_below(
 def first_above(
     values: tl.tensor, begin: tl.tensor, end: tl.tensor, bound: tl.tensor, live: tl.tensor
 ) -> tl.tensor:
-    """Return the first position above `bound` in each range [begin, end) of values that never fall."""
+    """Return the first position above `bound` in each range [begin, end) of nondecreasing values."""
     low = tl.where(live, begin, 0)
     high = tl.where(live, end, 0)
     while tl.max((low < high).to(tl.int32), 0) > 0:
@@ -110,7 +110,7 @@ def first_above(
     return low
 
 
-NO_PICK = tl.constexpr((1 << 31) - 1)  # behind all edges of a row
+NO_PICK = tl.constexpr((1 << 31) - 1)  # after all edges of a row
 
 
 @triton.jit
@@ -127,7 +127,7 @@ def no_picks(K: tl.constexpr, TILED: tl.constexpr, BLOCK: tl.constexpr) -> tl.te
 
 @triton.jit
 def is_picked(picks: tl.tensor, pick: tl.tensor, K: tl.constexpr, TILED: tl.constexpr) -> tl.tensor:
-    """Return for each row if it has a pick already."""
+    """Return True for each row that already has a pick."""
     if TILED:
         found = tl.max((picks == pick[:, None]).to(tl.int32), 1) > 0
     else:
@@ -146,7 +146,7 @@ def with_pick(
     K: tl.constexpr,
     TILED: tl.constexpr,
 ) -> tl.tensor:
-    """Return the picks with another one at a place of each live row."""
+    """Return the picks with another one at a place in each live row."""
     if TILED:
         here = (tl.arange(0, K)[None, :] == place[:, None]) & live[:, None]
         more = tl.where(here, pick[:, None], picks)

@@ -1,4 +1,4 @@
-"""Baselines of a run that do not use its model: label propagation, and training on node features alone.
+"""Baselines of a run that do not use its model: label propagation, and training on node features only.
 
 Also warnings of biased draws and of columns that the model does not read.
 """
