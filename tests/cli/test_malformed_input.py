@@ -644,7 +644,7 @@ DATABASES = [
             "CREATE TABLE t AS SELECT 'u1' AS id, 'x' AS age, 'a' AS city",
             "CREATE VIEW users AS SELECT id, age::INT AS age, city FROM t",
         ),
-        r"shop.duckdb, table users: has the value 'x' in the column age, which is no INT32",
+        r"shop.duckdb, table users: has the value 'x' in the column age, which is not of type INT32",
     ),
     database(
         "SQLite cut", "shop.db", of_sqlite(*SQLITE_USERS, keep=5000), r"shop.db: is cut off; restore the file"
@@ -920,7 +920,7 @@ APPEND = [
     later(
         "other kind",
         {},
-        r'age: is a "category", and .* have a "number"; leave',
+        r'age: is a "category", but .* have a "number"; remove',
         ('age = "number"', 'age = "category"'),
     ),
     later("no such type", {}, r"no node type 'user'; did you mean usr\?", ("[nodes.user]", "[nodes.usr]")),

@@ -118,7 +118,7 @@ def test_the_kind_is_that_of_typed_tables_and_text_for_csv() -> None:
     assert id_kind([number], "string", "user") == "string"
     assert id_kind([], None, "user") == "string"
     mixed = [number, ("c", pa.string(), False)]
-    with pytest.warns(UserWarning, match=r"ids of 'user' are integers in b and text in c: all are taken as"):
+    with pytest.warns(UserWarning, match=r"ids of 'user' are integers in b and text in c: all are read as"):
         assert id_kind(mixed, None, "user") == "string"
     with pytest.raises(ValueError, match="d: ids are double"):
         id_kind([("d", pa.float64(), False)], None, "user")

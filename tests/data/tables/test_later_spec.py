@@ -173,7 +173,7 @@ def test_raw_columns_and_times_keep_their_types(tmp_path: Path) -> None:
     [
         ({"nodes__shop": {}}, r"nodes.shop: .*shop has no such node type; there are user, item"),
         ({"nodes__user__columns": {"height": "number"}}, r"columns.height: the encoders of .* have no such"),
-        ({"nodes__user__columns": {"age": "category"}}, r'age: is a "category", and .* have a "number"'),
+        ({"nodes__user__columns": {"age": "category"}}, r'age: is a "category", but .* have a "number"'),
         (
             {"nodes__user__columns": {"age": {"kind": "number", "scale": "log"}}},
             r"age.scale is 'log', and the encoders of .* have 'standard'; leave it out",

@@ -30,7 +30,7 @@ from khop.data.tables.packages import driver, numpy_of, reading, without_blanks
             duckdb.ConversionException(
                 "Could not convert string '$1' to INT32 when casting from source column b"
             ),
-            "a.gz: has the value '$1' in the column b, which is no INT32; write it again",
+            "a.gz: has the value '$1' in the column b, which is not of type INT32; write it again",
         ),
         (
             duckdb.IOException("Could not set lock on file"),

@@ -60,8 +60,8 @@ def test_dates_and_formats() -> None:
     ("array", "settings", "reason"),
     [
         (pa.array([1]), {}, "numbers without a unit; give unit"),
-        (pa.array([1], pa.timestamp("ms", "UTC")), {"unit": "s"}, "unit is 's', .* its own, 'ms'"),
-        (pa.array([True]), {}, "is bool, which is no time"),
+        (pa.array([1], pa.timestamp("ms", "UTC")), {"unit": "s"}, "unit is 's', .* has the unit 'ms'"),
+        (pa.array([True]), {}, "is bool, which is not a time"),
         (pa.array([0, None]), {"unit": "s"}, "events.csv, row 2: time is null"),
         (pa.array([0, 1500]), {"unit": "ms"}, "row 2: time is 1500 ms: .* give time_unit = 'ms'"),
         (pa.array([0.5]), {"unit": "s"}, r"row 1: time is .*0.5.*: not an exact integer"),

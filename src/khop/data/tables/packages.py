@@ -43,7 +43,7 @@ _REASONS = {
     r"incorrect header check|Unknown frame desc": "is not compressed as its name says",
     r"Could not set lock|Conflicting lock|different configuration": "is open elsewhere for writing",
     r"Could not convert string '(.*)' to (\w+)(?: when casting from source column (\w+))?": (
-        r"has the value '\1' in the column \3, which is not a \2"
+        r"has the value '\1' in the column \3, which is not of type \2"
     ),
     r"file system operations are disabled": "reads another file",
     r"no such table: (?:main\.)?(\S+)|Table with name (\S+) does not exist": (
