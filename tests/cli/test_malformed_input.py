@@ -344,7 +344,7 @@ CSV = [
     Case(
         "no date",
         {"users.csv": b"id,age,city\nu1,2020-01-01,a\nu2,2020-13-01,b\n"},
-        r"users.csv, row 2: .*age is '2020-13-01': no ISO",
+        r"users.csv, row 2: .*age is '2020-13-01': not an ISO",
         (('age = "number"', 'age = { kind = "date", timezone = "UTC" }'),),
     ),
 ]
@@ -516,12 +516,12 @@ FILES = [
     items(
         "label of structures",
         parquet(id=[1], kind=[{"a": 1}]),
-        r"items.parquet, row 1: nodes.item.label is .*no text",
+        r"items.parquet, row 1: nodes.item.label is .*neither text",
     ),
     items(
         "label of bytes",
         parquet(id=[1], kind=[b"\xff"]),
-        r"items.parquet, row 1: nodes.item.label is b'.xff': no text",
+        r"items.parquet, row 1: nodes.item.label is b'.xff': neither text",
     ),
     items(
         "unnamed class",
@@ -1070,12 +1070,16 @@ SETS: list[tuple[str, bytes | Callable[[Path], None], str]] = [  # a file, and t
         r"an edge has the target 7, which no",
     ),
     ("g.gml", GML % b"  edge [\n    source 0\n  ]\n", r"edge 0 has no target; add it"),
-    ("g.gml", GML % b"  ???\n", r"g.gml, line 10: '\?\?\?' is not what .*correct the line"),
+    ("g.gml", GML % b"  ???\n", r"g.gml, line 10: '\?\?\?' is not valid .*correct the line"),
     ("g.gml", (GML % b"").replace(b"id 1", b"id 0"), r"two nodes have the id 0; rename one"),
     ("g.gml", GML % b"\xff", r"g.gml, line 10: invalid UTF-8; save the file as UTF-8"),
-    ("g.net", PAJEK % b"x 2", r"g.net: line 6: 'x 2' is no arc: two numbers of vertices"),
-    ("g.net", PAJEK % b"1", r"g.net: line 6: '1' is no arc"),
-    ("g.net", (PAJEK % b"").replace(b'2 "b"', b"b"), r"g.net: line 3: 'b' is no vertex: a number and a name"),
+    ("g.net", PAJEK % b"x 2", r"g.net: line 6: 'x 2' is not a valid arc: two numbers of vertices"),
+    ("g.net", PAJEK % b"1", r"g.net: line 6: '1' is not a valid arc"),
+    (
+        "g.net",
+        (PAJEK % b"").replace(b'2 "b"', b"b"),
+        r"g.net: line 3: 'b' is not a valid vertex: a number and a name",
+    ),
     ("g.net", PAJEK % b"*Foo", r"g.net: has a section \*foo; remove it"),
     ("g.mtx", MTX + b"9 9 1.0\n", r"g.mtx, line 4: '9 9 1.0' is not an entry of a matrix of this size"),
     ("g.mtx", MTX + b"1 x 1.0\n", r"g.mtx, line 4: '1 x 1.0' is not an entry"),

@@ -286,7 +286,7 @@ def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: TableRows
         value = rows.column(work.spec.nodes[node_type].id or "")[int(known[0])].as_py()
         raise ValueError(
             f"{rows.row(int(known[0]))}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
-            "of later data have new nodes only; exclude the row, for example by where"
+            "of later data have new nodes only; remove the row, for example by where"
         )
 
 
