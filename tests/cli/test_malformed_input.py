@@ -13,7 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import duckdb
@@ -864,6 +864,26 @@ def test_input_is_refused_in_a_sentence(folder: Path, khop_command: Command, cas
     (folder / "shop.toml").write_text(spec_of(case))
     check(khop_command("import", "shop.toml", "out", "--threads", "1"), case)
     assert not (folder / "out").exists()
+
+
+def test_a_locked_sqlite_file_is_refused_in_a_sentence(folder: Path, khop_command: Command) -> None:
+    case = next(case for case in DATABASES if str(case) == "no SQLite table")
+    written(folder, {"shop.db": of_sqlite(*SQLITE_USERS)})
+    (folder / "shop.toml").write_text(spec_of(case))
+    # A process that closes the file loses its own locks, so another one has it locked.
+    lock = (
+        "import sqlite3; shop = sqlite3.connect('shop.db'); shop.execute('BEGIN EXCLUSIVE'); "
+        "print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"\n"
+        ran = khop_command("import", "shop.toml", "out", "--threads", "1")
+        writer.communicate(b"\n")
+    locked = replace(case, says=r"shop.db.*is open elsewhere for writing; close programs that write to it")
+    check(ran, locked)
 
 
 ITEMS_OF_SPEC = """[nodes.item]

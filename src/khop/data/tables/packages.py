@@ -42,6 +42,7 @@ _REASONS = {
     r"end of GZIP|Truncated compressed|[Uu]nexpected end|enough bytes": "is cut off",
     r"incorrect header check|Unknown frame desc": "is not compressed as its name says",
     r"Could not set lock|Conflicting lock|different configuration": "is open elsewhere for writing",
+    r"database (?:table )?is locked": "is open elsewhere for writing",
     r"Could not convert string '(.*)' to (\w+)(?: when casting from source column (\w+))?": (
         r"has the value '\1' in the column \3, which is not of type \2"
     ),
