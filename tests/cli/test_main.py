@@ -59,14 +59,14 @@ def test_the_shell_can_complete_commands() -> None:
 def test_what_the_user_or_the_machine_got_wrong_is_one_line(
     khop_command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, line: str
 ) -> None:
-    monkeypatch.setattr(main, "app", _raising(error))
+    monkeypatch.setattr(main, "built", lambda: _raising(error))
     ran = khop_command("go")
     assert ran == type(ran)(code, "", line)
 
 
 @pytest.mark.parametrize("where", [("--debug", "go"), ("go", "--debug")], ids=" ".join)
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, where: tuple[str, ...]) -> None:
-    monkeypatch.setattr(main, "app", _raising(ValueError("fanouts")))
+    monkeypatch.setattr(main, "built", lambda: _raising(ValueError("fanouts")))
     with pytest.raises(ValueError, match="fanouts"):
         main.run(where)
 
@@ -93,7 +93,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, where: tuple
 def test_an_unexpected_error_is_one_line_too(
     khop_command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
 ) -> None:
-    monkeypatch.setattr(main, "app", _raising(error))
+    monkeypatch.setattr(main, "built", lambda: _raising(error))
     ran = khop_command("go")
     assert (ran.code, ran.stdout) == (1, "")
     assert ran.stderr.startswith(line)

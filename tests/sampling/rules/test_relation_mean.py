@@ -141,7 +141,7 @@ def test_unfit_columns_and_rules_are_refused() -> None:
     for column, message in (
         ("w", r"column 'w' of .* is float32 of shape \(\): one integer per row is needed"),
         ("pair", r"column 'pair' of .* is int64 of shape \(2,\): one integer per row is needed"),
-        ("r", r"RelationMean\(column='r', .*: no column 'r'; there are"),
+        ("r", r"RelationMean\(column='r'\): no column 'r'; there are"),
     ):
         with pytest.raises(ValueError, match=message):
             khop.NeighborSampler(graph, [1], rule=RelationMean(column))
