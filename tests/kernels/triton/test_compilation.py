@@ -21,5 +21,6 @@ def test_every_kernel_compiles_for_one_target_within_the_limits() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_every_variant_compiles_for_every_target_within_the_limits() -> None:
     compiled("sm_90", "sm_80", "gfx942")
