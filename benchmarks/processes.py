@@ -6,7 +6,7 @@
 * checkpoints: what one costs the training, and what that is at one per minute.
 * resume: seconds from starting `khop train --resume` to its next batch.
 * losses: the largest relative difference of the loss between 1 and 2, 3, 4 processes, over a whole
-  `khop train debian` (16 epochs in batches of 1,024, dropout 0).
+  `khop train debian` of 16 epochs in batches of 1,024, with dropout 0.
 
 usage: python benchmarks/processes.py [scaling] [checkpoints] [resume] [losses]   (default: all)
        [--graph products] [--rounds 3] [--batches 12] [--precisions float64 float32]

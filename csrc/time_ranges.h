@@ -19,9 +19,9 @@ struct RangeRequest {
 };
 
 // Writes begin and end of frontier row i's range to ranges[2 i] and ranges[2 i + 1]: positions of edges, whose `times` are
-// nondecreasing within a row. The search uses `times` and their outline. The first and the last edge of every range, and without
-// times of sources also their neighbors, are compared with the limits by their `own` times, so that damaged derived data cannot add
-// an edge beyond the limits. Throws std::invalid_argument for a node that is not a row, and DamagedArray for an invalid row.
+// nondecreasing within a row. The search uses `times` and their outline. The first and the last edge of every range, and for
+// int64 times of edges also their neighbors, are compared with the limits by their `own` times, so that damaged derived data cannot
+// add an edge beyond the limits. Throws std::invalid_argument for a node that is not a row, and DamagedArray for an invalid row.
 void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const EdgeTimes& own, const RangeRequest& request,
                  std::int64_t* ranges);
 

@@ -81,13 +81,13 @@ def _checked(ratio: Sequence[float]) -> list[float]:
     fits = all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares)
     if len(shares) not in (2, 3) or not fits:
         raise ValueError(
-            f"ratio {shown(ratio)}: must be the shares of training, validation and, if not all others, test "
-            "nodes, such as 0.6,0.2,0.2"
+            f"ratio {shown(ratio)}: must be the shares of training, validation and test nodes, such as "
+            "0.6,0.2,0.2; without a third share, all other nodes are test nodes"
         )
     if sum(shares) > 1 + 1e-9:
         raise ValueError(
-            f"ratio {shown(ratio)}: the shares exceed 1, their sum is {sum(shares):g}; give shares of "
-            "training, validation and, if not all others, test nodes, such as 0.6,0.2,0.2"
+            f"ratio {shown(ratio)}: the shares exceed 1, their sum is {sum(shares):g}; give "
+            "smaller shares, such as 0.6,0.2,0.2"
         )
     return shares
 

@@ -304,7 +304,7 @@ def _check(sources: Tensor, destinations: Tensor, num_sources: int, num_destinat
             raise ValueError(f"{what} are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (edges)")
     if sources.numel() != destinations.numel():
         raise ValueError(
-            f"{sources.numel()} sources, {destinations.numel()} destinations: each edge needs one of both"
+            f"{sources.numel()} sources, {destinations.numel()} destinations: an edge needs one of each"
         )
     if sources.dtype != destinations.dtype or sources.device != destinations.device:
         raise ValueError(

@@ -181,7 +181,7 @@ class TorchTreeIndex:
 class TreeIndex:
     """The nodes of one batch of disjoint trees: a node may be in several trees, once in each.
 
-    Not thread-safe: use one per worker. Clear and reuse it to avoid allocations. Its table takes 16 to 32
+    Not thread-safe: use one per worker. Reset and reuse it to avoid allocations. Its table takes 16 to 32
     bytes per pair of the largest batch so far; 4 bytes per possible pair if there are at most 2^22 of them.
     """
 

@@ -30,7 +30,8 @@ def time_ranges(
     A row's entry of `until` limits it: to times up to it or, with a window (before, after), to times from
     `until - before` to `until + after`. `most` keeps the last `most` of these edges (-1: all). Both ends of
     every range are checked against the graph's times, `own` (None: the values of `times`), so that damaged
-    derived data cannot change a range. Takes logarithmic time in a row's length, without the GIL.
+    derived data cannot add an edge beyond the limits. Takes logarithmic time in a row's length, without the
+    GIL.
     """
     own = EdgeTimes(times.values) if own is None else own
     times.check("times", csc)

@@ -536,7 +536,10 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
             re.sub(r"\W*not supported.*|No key type for id (\S+)\..*", r" \1", str(one.message))
             for one in told
         }
-        notes += [f"{what.strip()}: has a type that is not supported" for what in sorted(unread)]
+        notes += [
+            f"{what.strip()}: has a type that is not supported; it is omitted, or kept as text"
+            for what in sorted(unread)
+        ]
         notes += tables.notes
         _check_finite(path, tables)
         is_int = all(type(node) is int and -(2**63) <= node < 2**63 for node in tables.ids)

@@ -233,9 +233,9 @@ def sample_smallest(
     """Draw the `fanout` in-edges of every row that come first in an order, in row order, into `slots`.
 
     No two edges of a row may have the same source, if their order is that of sources. Slots and marks are as
-    for `sample_uniform`. Nothing waits for the device. A row of more than `fanout` edges is read once for
-    each digit of 8 bits that tells the last pick from the next key, at most 8 times, and once to write the
-    picks.
+    for `sample_uniform`. Only the first call for a graph synchronizes with the device: it reads the largest
+    degree. A row of more than `fanout` edges is read once per digit of 8 bits until the last pick is
+    determined, at most 8 times, and once to write the picks.
     """
     if not 0 < fanout < 1 << 31:
         raise ValueError(f"fanout {fanout}: must be from 1 to 2^31 - 1 on the device")

@@ -205,7 +205,7 @@ def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
 
     `indices` are int32 and may be more than the edges of `indptr`; the rest is in no row of the result. An
     edge of a source with d edges costs min(d, RUN) comparisons of one thread, and for d above RUN a binary
-    search in each of RUNS runs, as often as RUNS divides d / RUN.
+    search in each of RUNS runs for each of ceil(log(d / RUN) / log(RUNS)) merges.
     """
     capacity, num_rows = indices.numel(), indptr.numel() - 1
     counts = torch.zeros(num_sources + 2, dtype=torch.int32, device=indices.device)
