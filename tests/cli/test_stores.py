@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 import khop
 from cli.conftest import Ran
-from khop.cli.stores import published
+from khop.cli.stores import published, publishing
 from khop.graph.folder import open_folder
 from khop.graph.remote import Location, StoreError, matches, publish, publish_files, staged, target, writing
 from support.commands import ENVIRONMENT
@@ -255,7 +256,7 @@ def test_a_run_that_is_written_here_is_not_staged_over(bucket: Bucket) -> None:
         assert staged("s3://data/runs/live") == run
         assert (run / "metrics.jsonl").exists()
     bucket.write("runs/live/config.toml", b"graph = 'changed'\n")
-    staged("s3://data/runs/live")
+    moved_by(lambda: staged("s3://data/runs/live"))
     assert [path.name for path in run.iterdir()] == ["config.toml"]  # as in the store
 
 
@@ -307,17 +308,134 @@ def test_an_upload_that_stops_leaves_no_file(bucket: Bucket, tmp_path: Path) -> 
     assert bucket.names("stopped") == []
 
 
-def test_what_a_killed_command_left_in_the_cache_is_not_in_the_way(bucket: Bucket) -> None:
+def moved_by(action: Callable[[], object]) -> Path:
+    """Call something, which warns that it moved results away, and return their new path."""
+    with pytest.warns(UserWarning, match="results that an earlier command did not upload are in ") as warned:
+        action()
+    return Path(str(warned[0].message).rpartition(" are in ")[2])
+
+
+def test_a_file_that_was_not_uploaded_is_moved_away(bucket: Bucket) -> None:
     url = "s3://data/killed/rows.npy"
     target(url).write_bytes(b"left")
+    assert moved_by(lambda: target(url)).read_bytes() == b"left"
     assert not target(url).exists()
-    target(url).write_bytes(b"left")
+    target(url).write_bytes(b"left again")
     bucket.write("killed/rows.npy", b"of another machine")
+    assert moved_by(lambda: staged(url)).read_bytes() == b"left again"
     assert staged(url).read_bytes() == b"of another machine"
-    run = target("s3://data/killed/run")
-    run.mkdir()
+
+
+def written_run(url: str, *states: str) -> Path:
+    """Write the files of a run with a checkpoint; all states but the last are published."""
+    run = target(url)
+    (run / "checkpoints/last").mkdir(parents=True)
     (run / "config.toml").write_text("graph = 'g'\n")
-    assert not target("s3://data/killed/run").exists()
+    for state in states:
+        (run / "metrics.jsonl").write_text(state)
+        (run / "checkpoints/last/state.json").write_text(state)
+        if state != states[-1]:
+            publish(run)
+    return run
+
+
+@pytest.mark.parametrize("states", [["first"], ["first", "second"]])
+@pytest.mark.parametrize("opened", [staged, target])
+def test_checkpoints_that_were_not_uploaded_are_uploaded_by_the_next_command(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    opened: Callable[[str], Path], states: list[str],
+) -> None:  # fmt: skip
+    name = f"runs/left-{len(states)}-{opened.__name__}"
+    run = written_run(f"s3://data/{name}", *states)
+    there = content(run)
+    with monkeypatch.context() as unreachable:
+        unreachable.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        with pytest.raises(StoreError, match="cannot be reached"):
+            publish(run)
+    with pytest.warns(UserWarning, match=f"^s3://data/{name}: results .* are uploaded now$"):
+        assert opened(f"s3://data/{name}") == run
+    assert content(run) == there
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    assert content(staged(f"s3://data/{name}")) == there
+
+
+def test_checkpoints_of_two_machines_are_both_kept(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = "s3://data/runs/both"
+    there = content(written_run(url, "first", "second"))
+    with monkeypatch.context() as other:
+        other.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+        resumed = staged(url)
+        (resumed / "checkpoints/last/state.json").write_text("second, of the other machine")
+        publish(resumed)
+    assert content(moved_by(lambda: staged(url))) == there
+    state = staged(url) / "checkpoints/last/state.json"
+    assert state.read_text() == "second, of the other machine"
+
+
+def test_a_run_that_was_removed_from_the_store_does_not_come_back(bucket: Bucket) -> None:
+    run = written_run("s3://data/runs/removed", "first", "second")
+    publish(run)
+    for name in bucket.names("runs/removed"):
+        bucket.remove(f"runs/removed/{name}")
+    assert not target("s3://data/runs/removed").exists()
+
+
+def test_a_graph_is_uploaded_by_the_next_command(
+    bucket: Bucket, graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = target("s3://data/graphs/left")
+    shutil.copytree(graph, mirror)
+    arrays = [path.relative_to(graph) for path in graph.rglob("*.npy")]
+    bucket.write(f"graphs/left/{arrays[0]}", (graph / arrays[0]).read_bytes())  # Ctrl-C came then
+    with pytest.warns(UserWarning, match="are uploaded now"):
+        assert khop.open_graph("s3://data/graphs/left").num_nodes
+    assert content(mirror) == content(graph)
+
+
+def test_an_interrupted_download_is_not_a_result(bucket: Bucket) -> None:
+    bucket.write("runs/interrupted/config.toml", b"graph = 'g'\n")
+    bucket.write("runs/interrupted/large.npy", bytes(20 << 20))
+    mirror = Location.of("s3://data/runs/interrupted").mirror
+
+    def stop(what: str, done: int, total: int) -> None:
+        if (mirror / "config.toml").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        staged("s3://data/runs/interrupted", stop)
+    for record in (mirror.parents[2] / "records").glob("*.json"):
+        record.unlink()  # a kill comes before it is written
+    assert sorted(content(staged("s3://data/runs/interrupted"))) == ["config.toml", "large.npy"]
+
+
+def test_a_run_is_uploaded_when_it_fails(
+    bucket: Bucket, graph: Path, khop_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("run.toml").write_text(RUN.replace("s3://data/graphs/g", str(graph)).replace("EPOCHS", "3"))
+    url = "s3://data/runs/failed"
+    failed = khop_command("train", "run.toml", "--out", url, "--learning-rate", "1e38")
+    assert failed.code != 0
+    there = content(Location.of(url).mirror)
+    assert "steps.jsonl" in there
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    assert content(staged(url)) == there
+
+
+def test_a_run_that_cannot_be_uploaded_when_it_stops_stays_in_the_cache(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written_run("s3://data/runs/stopped", "first")
+    there = content(run)
+    with monkeypatch.context() as unreachable, pytest.raises(KeyboardInterrupt), publishing(run):
+        unreachable.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        raise KeyboardInterrupt
+    said = capsys.readouterr().err
+    assert said.endswith(". The run stays in the cache, and is uploaded when it is resumed\n"), said
+    with pytest.warns(UserWarning, match="are uploaded now"):
+        staged("s3://data/runs/stopped")
+    assert content(run) == there
 
 
 def test_patterns_match_as_those_of_local_files(bucket: Bucket) -> None:

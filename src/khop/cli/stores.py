@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from khop.cli.lines import tell
 from khop.graph.atomic import ProgressCallback
 from khop.graph.remote import (
     Location,
@@ -117,6 +119,26 @@ def published(folder: Path) -> None:
             publish(folder, notice)
         except StoreError as error:
             raise kept([folder], error) from None
+
+
+@contextmanager
+def publishing(run: Path) -> Iterator[None]:
+    """Publish a run folder after the block, also if the block is stopped or fails.
+
+    A run that was stopped stays in the cache if the store refuses it, and is published when it is resumed.
+    """
+    from khop.cli.terminal import bytes_bar
+
+    try:
+        yield
+    except BaseException:
+        with bytes_bar() as notice:
+            try:
+                publish(run, notice)
+            except StoreError as problem:
+                tell(f"{problem}. The run stays in the cache, and is uploaded when it is resumed")
+        raise
+    published(run)
 
 
 def published_files(*files: Path | None) -> None:

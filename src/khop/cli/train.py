@@ -33,7 +33,7 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
-from khop.cli.stores import published
+from khop.cli.stores import publishing
 from khop.cli.terminal import fitting, say, say_next
 from khop.cli.trained import OwnFeatures, label_propagation_scores
 from khop.distributed.processes.group import Group, clock_offset, this_group
@@ -137,7 +137,8 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
     if request.baselines:
         own_features(run, request.raw)  # an error comes before any work
     folder, is_resumed = _folder_of(run, request, group)
-    with writing(folder) if rank == 0 else nullcontext(), _unused_removed(folder, rank):
+    ending = publishing(folder) if rank == 0 else nullcontext()
+    with writing(folder) if rank == 0 else nullcontext(), ending, _unused_removed(folder, rank):
         with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
             trainer = run.trainer(folder, watcher)
             started = []
@@ -169,7 +170,6 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
         if rank == 0:
             write_environment(folder, run.config, group, memory)
             _conclude(console, run, folder, result, request, compared)
-            published(folder)
 
 
 def _compared(run: Run, folder: Path, request: TrainCall, watcher: Observer) -> dict[str, float]:

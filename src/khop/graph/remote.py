@@ -1,7 +1,8 @@
 """Files in object stores: staged from a store to the user's cache, and published from there to the store.
 
 Each URL has a mirror, a path in the cache. All other modules use mirrors, which are local files. Files are
-compared by the store's version (ETag), and have sha256 digests.
+compared by the store's version (ETag), and have sha256 digests. A mirror may have results that could not be
+uploaded: they are uploaded, or moved away, before the mirror is staged again.
 
 This module does not import torch, numpy or rich.
 """
@@ -16,6 +17,7 @@ import os
 import re
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
@@ -56,7 +58,8 @@ _RECORD_S = 2.0  # seconds between writes of a record; files since then are read
 CONFIG, STATE = "config.toml", "state.json"  # a run folder and a checkpoint have these
 INDEX = "checkpoints.json"  # of a run folder in a store: folder of a checkpoint -> the folder that it is in
 _LAST = (INDEX, MANIFEST, BOOK, SNAPSHOT_RECORD)  # published last: without them a folder is not used
-_FOLDERS = (MANIFEST, BOOK, SNAPSHOT_RECORD, CONFIG)  # one of them is in each folder that is staged
+_GRAPHS = (MANIFEST, BOOK, SNAPSHOT_RECORD)
+_FOLDERS = (*_GRAPHS, CONFIG)  # one of them is in each folder that is staged
 
 Result = TypeVar("Result")
 
@@ -258,7 +261,7 @@ def _is_hidden(name: str) -> bool:
 class _File:
     """A file of a mirror with the same bytes as in the store."""
 
-    version: str  # of the store; "" if this process uploaded it
+    version: str  # of the store
     bytes: int
     changed_ns: int  # of the local file
     sha256: str
@@ -374,9 +377,9 @@ def _at_once(tasks: Sequence[Callable[[], Result]], stop: Event) -> list[Result]
 
 
 def _in_turn(names: Iterable[str]) -> list[list[str]]:
-    """Divide names into data files, and files that mark a folder as complete."""
-    names = list(names)
-    return [[n for n in names if n not in _LAST], [n for n in names if n in _LAST]]
+    """Divide names into data files, and files that mark a folder, or a checkpoint, as complete."""
+    names, last = list(names), (*_LAST, STATE)
+    return [[n for n in names if Path(n).name not in last], [n for n in names if Path(n).name in last]]
 
 
 def staged(url: str, notice: ProgressCallback | None = None) -> Path:
@@ -387,8 +390,8 @@ def staged(url: str, notice: ProgressCallback | None = None) -> Path:
     there, or for files with other digests than graph.json has.
     """
     location = Location.of(url)
-    store = location.opened()
-    if not (found := store.files()):
+    store, found = _found(location, notice)
+    if not found:
         raise ValueError(f"{location.url}: nothing is there; correct the path")
     if "" not in found and not set(_FOLDERS) & found.keys():
         raise ValueError(
@@ -410,8 +413,8 @@ def target(url: str, notice: ProgressCallback | None = None) -> Path:
     Files that are no longer in the store are removed from the mirror, unless a process is writing them.
     """
     location = Location.of(url)
-    store = location.opened()
-    if "" in (found := store.files()):
+    store, found = _found(location, notice)
+    if "" in found:
         raise ValueError(f"{location.url}: exists already; remove it or choose another name")
     if found and not set(_FOLDERS) & found.keys():
         raise ValueError(f"{location.url}: the folder is not empty; remove it or choose another name")
@@ -458,7 +461,7 @@ def _stage(store: Store, found: Mapping[str, int], notice: ProgressCallback | No
     ):
         if not is_free:
             return
-        if not found:  # nothing is in the store: what the mirror has is of a command that was killed
+        if not found:  # `_found` has left only what was in the store once
             _remove(location.mirror)
         record, sources, stop = _Record.of(location), _sources(store, found), Event()
         new = {name for name in sources if not record.has(name, _at(location, name))}
@@ -468,6 +471,7 @@ def _stage(store: Store, found: Mapping[str, int], notice: ProgressCallback | No
                 (location.mirror / name).unlink(missing_ok=True)
         meter = Meter(sum(found[source] for source in sources.values()), notice)
         read = partial(_downloaded, store, record, meter, stop)
+        _mark(location).touch()
         try:
             changed = [
                 is_changed
@@ -477,7 +481,68 @@ def _stage(store: Store, found: Mapping[str, int], notice: ProgressCallback | No
             _remove_others(location, record, sources, is_changed=any(changed))
         finally:
             record.write()
+        _mark(location).unlink()
         _check_digests(location, record)
+
+
+def _found(location: Location, notice: ProgressCallback | None) -> tuple[Store, dict[str, int]]:
+    """Return the store and its files, after results that an earlier command could not upload are safe.
+
+    They are uploaded if they continue what the store has, and moved away otherwise.
+    """
+    store = location.opened()
+    found = store.files()
+    with _locked(location, "reader", lambda: None), _locked(location, "writer") as is_free:
+        record = _Record.of(location)
+        if not is_free or not _unpublished(location, record):
+            return store, found
+        if _continues(store, record, found):
+            publish(location.mirror, notice)
+            done = "are uploaded now"
+        else:
+            free = _free(_mirrors() / "unpublished" / location.scheme / location.container / location.key)
+            free.parent.mkdir(parents=True, exist_ok=True)
+            location.mirror.rename(free)
+            done = f"are in {free}"
+        warnings.warn(f"{location.url}: results that an earlier command did not upload {done}", stacklevel=1)
+        return store, store.files()
+
+
+def _unpublished(location: Location, record: _Record) -> list[str]:
+    """Return the files of a mirror that are results, and are not in the store as they are now."""
+    mirror = location.mirror
+    if mirror.is_file():
+        return [] if record.has("", mirror) else [""]
+    if not mirror.is_dir() or _mark(location).exists():  # an interrupted download left other files
+        return []
+    names = _names(mirror)
+    if any(name in _GRAPHS for name in names):  # it may have derived arrays; the last file makes it whole
+        names = [name for name in names if Path(name).name in _LAST]
+    return [name for name in names if not record.has(name, mirror / name)]
+
+
+def _continues(store: Store, record: _Record, found: Mapping[str, int]) -> bool:
+    """Return True if a mirror is a run or a graph, and what the store has is an earlier state of it."""
+    names = set(_names(store.location.mirror)) if store.location.mirror.is_dir() else set()
+    if CONFIG in names:
+        known = {
+            _folder(name): _stored(name, file.sha256)
+            for name, file in record.files.items()
+            if f"/{name}".endswith(f"/{STATE}")
+        }
+        version = record.files[CONFIG].version if CONFIG in record.files else None
+        return version == _version(store, CONFIG, found) and _index(store, found) == known
+    return bool(names & set(_GRAPHS)) and found.keys() <= names - set(_LAST)
+
+
+def _names(folder: Path) -> list[str]:
+    names = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [name for name in names if not _is_hidden(name)]
+
+
+def _mark(location: Location) -> Path:
+    """Return the file that exists while files of the mirror are downloaded, and after an interruption."""
+    return _next_to_mirrors(location, "partial")
 
 
 def _at(location: Location, name: str) -> Path:
@@ -488,9 +553,7 @@ def _sources(store: Store, found: Mapping[str, int]) -> dict[str, str]:
     """Return the name in the store of each file of the mirror. The index of a run names its checkpoints."""
     if INDEX not in found:
         return {name: name for name in found}
-    file, _ = store.open(INDEX)
-    with store.location.asking():
-        index = json.loads(file.read())
+    index = _index(store, found)
     plain = {name: name for name in found if name != INDEX and not _AT.fullmatch(name)}
     of_checkpoints = {
         f"{folder}/{Path(name).name}": name
@@ -499,6 +562,25 @@ def _sources(store: Store, found: Mapping[str, int]) -> dict[str, str]:
         if _folder(name) == there
     }
     return plain | of_checkpoints
+
+
+def _version(store: Store, name: str, found: Mapping[str, int]) -> str | None:
+    """Return the version of a file, or None if it is not in the store."""
+    if name not in found:
+        return None
+    file, version = store.open(name)
+    file.close()
+    return version
+
+
+def _index(store: Store, found: Mapping[str, int]) -> dict[str, str]:
+    """Return the folder in the store of each checkpoint of a run."""
+    if INDEX not in found:
+        return {}
+    file, _ = store.open(INDEX)
+    with store.location.asking():
+        index: dict[str, str] = json.loads(file.read())
+    return index
 
 
 def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: str, source: str) -> bool:
@@ -597,9 +679,12 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
     if location is None or not path.is_dir():
         return
     store, record = location.opened(), _Record.of(location)
-    names = [str(one.relative_to(path)) for one in sorted(path.rglob("*")) if one.is_file()]
-    names = [name for name in names if not _is_hidden(name)]
-    index = {_folder(name): _stored(path, name) for name in names if f"/{name}".endswith(f"/{STATE}")}
+    names = _names(path)
+    index = {
+        _folder(name): _stored(name, _sha256(path / name))
+        for name in names
+        if f"/{name}".endswith(f"/{STATE}")
+    }
     sources = {
         name: f"{index[of]}/{Path(name).name}" if (of := _folder(name)) in index else name for name in names
     }
@@ -610,27 +695,33 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
         if not record.has(name, path / name) and not (sources[name] in there and _AT.fullmatch(sources[name]))
     ]
     meter, stop = Meter(sum((path / name).stat().st_size for name in new), notice), Event()
-    for turn in _in_turn(new):
-        _at_once([partial(_uploaded, store, record, meter, stop, name, sources[name]) for name in turn], stop)
-    if index:
-        with location.asking():
-            stream = store.system.open_output_stream(store.path(INDEX))
-            stream.write(json.dumps(index, indent=1).encode())
-            stream.close()
-        store.remove_folders({_folder(n) for n in there if _AT.fullmatch(n)} - set(index.values()))
-        store.remove(name for name in record.files if name in there and name not in sources)
-    record.files = {name: file for name, file in record.files.items() if name in sources}
-    record.write()
+    try:
+        for turn in _in_turn(new):
+            _at_once([partial(_uploaded, store, record, meter, stop, n, sources[n]) for n in turn], stop)
+        if index:
+            with location.asking():
+                stream = store.system.open_output_stream(store.path(INDEX))
+                stream.write(json.dumps(index, indent=1).encode())
+                stream.close()
+            store.remove_folders({_folder(n) for n in there if _AT.fullmatch(n)} - set(index.values()))
+            store.remove(name for name in record.files if name in there and name not in sources)
+        record.files = {name: file for name, file in record.files.items() if name in sources}
+    finally:
+        record.write()
 
 
 # A folder of a checkpoint in a store, by the digest of its state.json: it is written once, and never changed.
 _AT = re.compile(r"(.*/)?at-[0-9a-f]{16}/[^/]+")
 
 
-def _stored(path: Path, state: str) -> str:
+def _stored(state: str, sha256: str) -> str:
     """Return the folder in the store of the checkpoint with this state.json."""
-    digest = hashlib.sha256((path / state).read_bytes()).hexdigest()[:16]
-    return f"{_folder(_folder(state))}/at-{digest}".lstrip("/")
+    return f"{_folder(_folder(state))}/at-{sha256[:16]}".lstrip("/")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _folder(name: str) -> str:
@@ -649,10 +740,9 @@ def _uploaded(store: Store, record: _Record, meter: Meter, stop: Event, name: st
     store.write(source, path, read)
     file, version = store.open(source)
     file.close()
-    with path.open("rb") as written:
-        digest = hashlib.file_digest(written, "sha256")
+    sha256 = _sha256(path)
     if path.stat().st_mtime_ns == before.st_mtime_ns:  # else it is uploaded again
-        record.add(name, _File.of(path, version, digest.hexdigest()))
+        record.add(name, _File.of(path, version, sha256))
 
 
 def publish_files(files: Sequence[Path], notice: ProgressCallback | None = None) -> None:
