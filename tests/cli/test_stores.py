@@ -19,14 +19,44 @@ import pytest
 
 import khop
 from cli.conftest import Ran
+from data.formats.layouts import arxiv, links
 from khop.cli.stores import published, publishing
 from khop.graph.folder import open_folder
 from khop.graph.remote import Location, StoreError, matches, publish, publish_files, staged, target, writing
+from run.test_relbench_tasks import LIMITS, write_database
 from support.commands import ENVIRONMENT
 from support.object_store import SECRET, Bucket, s3_server
 from support.small_folders import write_learnable_graph
 
 Command = Callable[..., Ran]
+IMPORTER = """
+from dataclasses import dataclass
+
+import torch
+import khop
+
+
+@dataclass(frozen=True)
+class Options:
+    twice: bool = False
+    '''Write twice as many items'''
+
+
+@dataclass(frozen=True)
+class WithFlag:
+    options: Options
+    name = "flag"
+    Options = Options
+
+    @classmethod
+    def build(cls, options, context):
+        return cls(options)
+
+    def write(self, out, notice=None):
+        count = 4 if self.options.twice else 2
+        khop.write_graph(out, {"item": khop.NodeTable(count)}, {})
+        return f"{count} items"
+"""
 SPEC = """
 [nodes.user]
 files = ["s3://data/tables/users-*.csv"]
@@ -428,9 +458,10 @@ def test_a_run_that_cannot_be_uploaded_when_it_stops_stays_in_the_cache(
 ) -> None:
     run = written_run("s3://data/runs/stopped", "first")
     there = content(run)
-    with monkeypatch.context() as unreachable, pytest.raises(KeyboardInterrupt), publishing(run):
+    with monkeypatch.context() as unreachable:
         unreachable.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-        raise KeyboardInterrupt
+        with pytest.raises(KeyboardInterrupt), publishing(run):
+            raise KeyboardInterrupt
     said = capsys.readouterr().err
     assert said.endswith(". The run stays in the cache, and is uploaded when it is resumed\n"), said
     with pytest.warns(UserWarning, match="are uploaded now"):
@@ -500,7 +531,9 @@ def test_a_folder_that_cannot_be_uploaded_is_kept(bucket: Bucket, monkeypatch: p
     assert Path("kept/graph.json").read_text() == "{}"
 
 
-def test_operands_of_import_are_told_from_values_of_options(bucket: Bucket, khop_command: Command) -> None:
+def test_operands_of_import_are_told_from_values_of_options(
+    bucket: Bucket, khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     users = "\n".join(["id,x", *(f"u{i},{i * 3}" for i in range(20))])
     edges = "\n".join(["src,dst", *(f"u{i},u{(i * 7 + 1) % 20}" for i in range(20))])
     bucket.write("operands/users.csv", users.encode())
@@ -512,6 +545,10 @@ def test_operands_of_import_are_told_from_values_of_options(bucket: Bucket, khop
     # Files of a spec in a store are relative to it.
     bucket.write("operands/spec.toml", guessed.stdout.replace("s3://data/operands/", "").encode())
     spec = "s3://data/operands/spec.toml"
+    above = guessed.stdout.replace("s3://data/", "../")
+    bucket.write("specs/above.toml", above.encode())
+    imported = khop_command("import", "s3://data/specs/above.toml", "above")
+    assert imported.code == 0, imported.stderr
     for path in Location.of("s3://data/operands").mirror.iterdir():
         path.unlink()
     imported = khop_command("import", "--threads", "1", spec, "s3://data/graphs/an operand")
@@ -521,7 +558,69 @@ def test_operands_of_import_are_told_from_values_of_options(bucket: Bucket, khop
     imported = khop_command("import", "--undirected", "edges.txt", "s3://data/graphs/undirected")
     assert imported.code == 0, imported.stderr
     assert "graph.json" in bucket.names("graphs/undirected")
+    # An importer may have flags too, also before a file in a store that names it.
+    Path("with_flag.py").write_text(IMPORTER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bucket.write("operands/own.toml", b'kind = "with_flag:WithFlag"\n')
+    for at, source in enumerate(("with_flag:WithFlag", "s3://data/operands/own.toml")):
+        imported = khop_command("import", "--twice", source, f"s3://data/graphs/flag-{at}")
+        assert imported.code == 0, imported.stderr
+        assert "4 item" in imported.stdout
+        assert "graph.json" in bucket.names(f"graphs/flag-{at}")
+    for words, says in (
+        (["s3://data/none.csv", "s3://data/graphs/none"], "s3://data/none.csv: nothing is there; correct"),
+        (["--guess", names[0], "s3://data/none.csv"], "s3://data/none.csv: nothing is there; correct"),
+        (["--wrong", spec, "s3://data/graphs/none"], "No such option: --wrong"),
+    ):
+        refused = khop_command("import", *words)
+        assert refused.code == 2
+        assert says in refused.stderr
     for words in (["init"], ["info"], ["info", "--json"], ["verify"], ["verify", "--json"]):
         shown = khop_command(*words, "s3://data/graphs/an operand")
         assert "s3://data/graphs/an operand" in shown.stdout
         assert str(Location.of(spec).mirror.parents[2]) not in shown.stdout
+
+
+def test_folders_next_to_an_imported_graph_are_uploaded_with_it(
+    bucket: Bucket, khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {
+        "train": {"edge": np.array([[0, 1], [1, 2]] * 8)},
+        "valid": {"edge": np.array([[3, 4]]), "edge_neg": np.array([[0, 4]])},
+        "test": {"edge": np.array([[2, 4]]), "edge_neg": np.array([[1, 4]])},
+    }
+    extra = {"weight": np.ones(16, np.int64), "year": np.full(16, 2001)}
+    links(arxiv(tmp_path, "collab"), "time", {
+        split: {**arrays, **{name: of[: len(arrays["edge"])] for name, of in extra.items()}}
+        for split, arrays in parts.items()
+    })  # fmt: skip
+    url, words = "s3://data/sets/collab", ("import", "ogb:ogbl-collab", "--root", str(tmp_path))
+    imported = khop_command(*words, url)
+    assert imported.code == 0, imported.stderr
+    assert f"published negatives: {url}-negatives; " in imported.stdout
+    assert bucket.names("sets/collab-negatives") == ["test.parquet", "val.parquet"]
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    proposed = khop_command("init", url)
+    assert f'val_negatives = "{url}-negatives/val.parquet"' in proposed.stdout, proposed.stderr
+    for name in bucket.names("sets/collab"):
+        bucket.remove(f"sets/collab/{name}")
+    again = khop_command(*words, url)
+    assert again.code == 2
+    assert again.stderr.startswith(f"khop: {url}-negatives: the folder is not empty; remove it")
+
+
+def test_the_task_of_an_imported_database_is_uploaded_with_it(
+    bucket: Bucket, khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_database(tmp_path / "rel-own")
+    limits = [word for name, value in LIMITS.items() for word in (f"--{name}", value)]
+    words = ["import", "relbench:rel-own", "--root", "rel-own", *limits, "--task", "driver-dnf"]
+    imported = khop_command(*words, "s3://data/sets/own")
+    assert imported.code == 0, imported.stderr
+    assert "khop train s3://data/sets/own-driver-dnf/run.toml" in imported.stdout
+    assert "run.toml" in bucket.names("sets/own-driver-dnf")
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    trained = khop_command(
+        "train", "s3://data/sets/own-driver-dnf/run.toml", "--epochs", "1", "--device", "cpu", "--out", "run"
+    )
+    assert trained.code == 0, trained.stderr

@@ -12,8 +12,9 @@ from pathlib import PurePath
 
 # Files and folders of tests/ that build, install, or start more processes than they test anything else.
 LONG_FILES = (
-    "cli/test_kills.py", "memory", "network", "processes/test_rank_process.py", "test_examples.py",
-    "test_forks.py", "test_fresh_clone.py", "test_lightning_loops.py", "test_process_tuning.py",
+    "cli/test_kills.py", "cli/test_stores.py", "memory", "network", "processes/test_rank_process.py",
+    "test_examples.py", "test_forks.py", "test_fresh_clone.py", "test_lightning_loops.py",
+    "test_process_tuning.py",
     "test_site_browser.py", "test_taobao.py", "test_tutorials.py", "test_walks.py",
     "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_versions.py",
 )  # fmt: skip
@@ -27,6 +28,7 @@ class Part:
     sources: tuple[str, ...]
     tests: tuple[str, ...] = ()  # folders and files of tests/, of which the long tests run
     commands: tuple[str, ...] = ()
+    group: str = ""  # of packages, in pyproject.toml, that only these tests need
     is_for_changes: bool = True  # False: an hour, root or downloads; runs with all, or by name
 
     def ignored(self) -> list[str]:
@@ -75,6 +77,9 @@ PARTS = {
     "run": Part(
         ("src/khop/run", "src/khop/cli", "src/khop/api"),
         ("run", "cli", "api", "test_docstrings.py", "test_docs.py"),
+    ),
+    "stores": Part(
+        ("src/khop/graph/remote.py", "src/khop/cli/stores.py"), ("cli/test_stores.py",), group="stores"
     ),
     "input": Part(("src/khop/data", "src/khop/cli"), ("cli/test_malformed_input.py",)),
     "pyg": Part(("src/khop/pyg",), ("pyg", "test_lightning_loops.py")),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -145,10 +146,14 @@ for group in app.registered_groups:
 
 
 @cache
-def built() -> Callable[..., Any]:
+def built() -> Any:  # noqa: ANN401  # typer's own class is private
     """Build the commands; a process that runs several of them, as a notebook does, builds them once."""
-    command: Callable[..., Any] = typer.main.get_command(app)
-    return command
+    return typer.main.get_command(app)
+
+
+def _out_of_import(words: Sequence[str]) -> Path | None:
+    out: Path | None = built().commands["import"].out(words)
+    return out
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -158,7 +163,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in words if word != DEBUG]
     interrupts.clear()
     try:
-        built()(args=with_mirrors(words), prog_name="khop")
+        built()(args=with_mirrors(words, _out_of_import), prog_name="khop")
     except Exception as error:  # the outermost level of the command
         if interrupts:
             raise KeyboardInterrupt from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import typer
 
 from khop.cli.lines import tell
 from khop.graph.atomic import ProgressCallback
@@ -23,7 +25,7 @@ from khop.graph.remote import (
 from khop.run.read import RawRun
 
 _OUTPUTS = {"--out", "-o", "--predictions"}
-_FLAGS_OF_IMPORT = {"--undirected", "--no-undirected"}  # all its other options take a value
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 # Other commands change a graph folder, or start servers over one.
 _COMMANDS = {
     "train", "evaluate", "infer", "predict", "recommend", "profile", "import", "info", "verify", "lookup",
@@ -31,16 +33,16 @@ _COMMANDS = {
 }  # fmt: skip
 
 
-def with_mirrors(words: Sequence[str]) -> list[str]:
+def with_mirrors(words: Sequence[str], out: Callable[[Sequence[str]], Path | None]) -> list[str]:
     """Return the words of a command with local paths instead of URLs of object stores.
 
-    Files and folders to read are staged first, with progress.
+    Files and folders to read are staged first, with progress. `out` returns the folder to write of the
+    arguments of khop import, as ImportCommand.out does.
     """
-    found: list[str] = []
+    found, urls = list(words), dict[int, tuple[str, str]]()
     for at, word in enumerate(words):
         name, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         if not is_url(value):
-            found.append(word)
             continue
         url = Location.of(value).url  # never print one with credentials
         if at == 0:
@@ -50,26 +52,36 @@ def with_mirrors(words: Sequence[str]) -> list[str]:
                 f"khop {words[0]} {url}: reads and writes local folders alone; copy the folder to this "
                 "machine, by the tool of the store"
             )
-        is_output = (name or words[at - 1]) in _OUTPUTS or _is_out_of_import(words, at)
-        found.append(f"{name}{equals}{_mirror(value, is_output=is_output)}")
+        urls[at] = f"{name}{equals}", value
+    if urls and words[0] == "import":
+        return _mirrors_of_import(found, urls, out)
+    for at, (option, url) in urls.items():
+        is_output = (option.rstrip("=") or words[at - 1]) in _OUTPUTS
+        found[at] = f"{option}{_mirror(url, is_output=is_output)}"
     return found
 
 
-def _is_out_of_import(words: Sequence[str], at: int) -> bool:
-    """Return True for the second operand of khop import, the graph folder to write."""
-    if words[0] != "import" or "--guess" in words:
-        return False
-    operands = [
-        place
-        for place in range(1, at + 1)
-        if not words[place].startswith("-")
-        and (
-            not words[place - 1].startswith("--")
-            or "=" in words[place - 1]
-            or words[place - 1] in _FLAGS_OF_IMPORT
-        )
-    ]
-    return len(operands) > 1 and operands[-1] == at
+def _mirrors_of_import(
+    words: list[str], urls: Mapping[int, tuple[str, str]], out: Callable[[Sequence[str]], Path | None]
+) -> list[str]:
+    """Stage the files that khop import reads, which determine its options, then the other arguments."""
+    others: list[str] = []
+    for at, (option, url) in urls.items():
+        location = Location.of(url)
+        if "" in location.opened().files():
+            words[at] = f"{option}{_mirror(url, is_output=False)}"
+        else:
+            words[at] = f"{option}{location.mirror}"
+            others.append(url)
+    try:
+        written = out(words[1:])
+    except ValueError:  # the file to import is not there
+        written = None
+    except _USAGE_ERROR:  # the command reports it
+        return words
+    for url in others:
+        _mirror(url, is_output=Location.of(url).mirror == written)
+    return words
 
 
 def _mirror(url: str, *, is_output: bool) -> Path:
@@ -107,18 +119,19 @@ def _local(value: object, name: str) -> object:
     return str(_mirror(str(value), is_output=name == "out")) if is_url(value) else value
 
 
-def published(folder: Path) -> None:
-    """Upload the changed files of a folder in an object store, with progress; other folders need nothing.
+def published(*folders: Path) -> None:
+    """Upload the changed files of folders in an object store, with progress; other folders need nothing.
 
-    If the store refuses one, the folder goes to the current folder, and the error says so.
+    If the store refuses one, it and those after it go to the current folder, and the error says so.
     """
     from khop.cli.terminal import bytes_bar
 
     with bytes_bar() as notice:
-        try:
-            publish(folder, notice)
-        except StoreError as error:
-            raise kept([folder], error) from None
+        for at, folder in enumerate(folders):
+            try:
+                publish(folder, notice)
+            except StoreError as error:
+                raise kept(folders[at:], error) from None
 
 
 @contextmanager

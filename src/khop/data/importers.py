@@ -49,6 +49,7 @@ class Importer(Protocol):
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder atomically. `notice` receives the progress.
 
+        Further folders may be written next to it, named OUT-NAME; `khop import` uploads them with it.
         Returns a text with its size, such as "90 items", and a line for each note, such as omitted edges.
         """
         ...

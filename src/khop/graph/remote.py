@@ -32,7 +32,7 @@ from tempfile import gettempdir
 from threading import Event, Lock
 from typing import Any, TypeVar
 
-from khop.graph.atomic import Meter, ProgressCallback, check_disk
+from khop.graph.atomic import Meter, ProgressCallback, check_disk, refuse_existing
 from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
 from khop.user_cache import cache_folder
 
@@ -423,6 +423,20 @@ def target(url: str, notice: ProgressCallback | None = None) -> Path:
     return location.mirror
 
 
+def refuse_existing_in_store(path: Path, notice: ProgressCallback | None = None) -> None:
+    """Raise ValueError if a folder to write exists, also in the store that it is a mirror of."""
+    location = Location.at(path)
+    if location is not None:
+        target(location.url, notice)
+    refuse_existing(path)
+
+
+def is_there(folder: Path) -> bool:
+    """Return True if a folder exists; for a mirror, if the store has files in it."""
+    location = Location.at(folder)
+    return folder.is_dir() if location is None else bool(location.opened().files())
+
+
 def matches(pattern: str, notice: ProgressCallback | None = None) -> list[Path]:
     """Return the staged mirrors of the files that match a URL with *, **, ? or [, sorted by name."""
     if not has_magic(pattern) or re.search(r"\?[^/]*=", pattern):  # options, which `Location.of` refuses
@@ -512,13 +526,27 @@ def _unpublished(location: Location, record: _Record) -> list[str]:
     """Return the files of a mirror that are results, and are not in the store as they are now."""
     mirror = location.mirror
     if mirror.is_file():
-        return [] if record.has("", mirror) else [""]
+        return [] if _is_recorded(location) else [""]
     if not mirror.is_dir() or _mark(location).exists():  # an interrupted download left other files
         return []
     names = _names(mirror)
     if any(name in _GRAPHS for name in names):  # it may have derived arrays; the last file makes it whole
         names = [name for name in names if Path(name).name in _LAST]
-    return [name for name in names if not record.has(name, mirror / name)]
+    return [
+        name
+        for name in names
+        if not record.has(name, mirror / name)
+        and not _is_recorded(replace(location, key=f"{location.key}/{name}"))
+    ]
+
+
+def _is_recorded(file: Location) -> bool:
+    """Return True if a file is in the record of its mirror, or in that of a folder above it."""
+    parts = file.key.split("/")
+    return any(
+        _Record.of(replace(file, key="/".join(parts[:count]))).has("/".join(parts[count:]), file.mirror)
+        for count in range(len(parts), 0, -1)
+    )
 
 
 def _continues(store: Store, record: _Record, found: Mapping[str, int]) -> bool:

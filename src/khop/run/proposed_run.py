@@ -13,6 +13,7 @@ from khop.api.open_graph import open_graph
 from khop.api.split_links import link_counts
 from khop.graph.folder import Folder, import_record, negatives_folder, recorded_cut_offs, standard_set
 from khop.graph.partitions.parts_folder import PartsFolder, known_folder
+from khop.graph.remote import is_there
 from khop.run.parts import words_of
 from khop.run.read import EMBEDDING
 from khop.run.tasks.resolve_task import LABEL, LABEL_TIME, forward_types, link_split
@@ -158,7 +159,7 @@ def _link_counts(path: Path, folder: Folder, edge_type: EdgeType, kind: str) -> 
 def _published_negatives(path: Path, folder: Folder) -> tuple[list[str], list[str]]:
     """Return lines of [task] and of [links] for negatives next to the graph; ([], []) if there are none."""
     published, home = standard_set(folder).get("published"), negatives_folder(path)
-    if published is None or not home.is_dir():
+    if published is None or not is_there(home):
         return [], []
     files = [f"{split}_negatives = {_text(str(home / f'{split}.parquet'))}" for split in ("val", "test")]
     return [f"metric = {_text(published['metric'].lower())}"], [f"{files[0]}  # published", files[1]]

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import json
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -47,6 +48,32 @@ def test_a_folder_is_the_files_in_it_if_they_have_one_format(tmp_path: Path) -> 
     (tmp_path / "t" / "c.csv").write_bytes(b"")
     with pytest.raises(ValueError, match="is a folder with files of csv, parquet; name its files"):
         find_files(["t"], tmp_path, KEY)
+
+
+def test_what_is_no_table_does_not_count_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("t/a.csv", "t/notes", "t/.hidden.csv", "t/.tmp/b.csv", "elsewhere/c.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"id\n")
+    (tmp_path / "t" / "latest").symlink_to("gone")
+    (tmp_path / "t" / ".broken.csv").symlink_to("gone.csv")
+    (tmp_path / "t" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "t" / "b.parquet").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("t/server")
+        assert [file.name for file in find_files(["t"], tmp_path, KEY)] == ["t/a.csv", "t/linked/c.csv"]
+    (tmp_path / "t" / "z.csv").symlink_to("gone.csv")
+    with pytest.raises(ValueError, match=r"t/z.csv is a link to gone.csv, which does not exist; fetch that"):
+        find_files(["t"], tmp_path, KEY)
+
+
+def test_a_file_with_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "2025.csv").write_text("id\n")
+    (tmp_path / "t" / "latest.csv").symlink_to("2025.csv")
+    for patterns in (["t"], ["t/*.csv"], ["t/2025.csv", "t/latest.csv"], ["t/2025.csv", "./t/2025.csv"]):
+        with pytest.raises(ValueError, match=r"t/2025.csv and .*\.csv are the same file, so its rows would"):
+            find_files(patterns, tmp_path, KEY)
 
 
 def test_a_file_of_two_patterns_is_refused(tmp_path: Path) -> None:

@@ -202,18 +202,21 @@ def policy_of(memory: Tensor) -> str:
 
 
 @pytest.mark.skipif(not may_interleave(), reason="a system where no process chooses memory nodes")
+@pytest.mark.parametrize("is_bound", [False, True])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_memory_to_pin_comes_from_all_memory_nodes_in_turn(
-    nodes: int, monkeypatch: pytest.MonkeyPatch
+    nodes: int, is_bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux leaves out a node that this machine lacks."""
+    """Linux leaves out a node that this machine lacks. Private memory of a bound process stays near it."""
+    monkeypatch.setattr(process_tuning._Bound, "has_own_cores", is_bound)
     topology = CoreTopology({node: frozenset([node]) for node in range(nodes)}, {})
     monkeypatch.setattr(CoreTopology, "read", lambda: topology)
     private = own_pages(3 << 20, torch.uint8)
     shared = shared_pins(CPU, 3 << 20, 1, MachineRanks(0, 1, lambda text: [text]))
     assert shared is not None
-    policies = {policy_of(memory).partition(":")[0] for memory in (private, shared._block)}
-    assert policies == {"interleave" if nodes > 1 else "default"}
+    policies = [policy_of(memory).partition(":")[0] for memory in (private, shared._block)]
+    of_shared = "interleave" if nodes > 1 else "default"
+    assert policies == ["default" if is_bound else of_shared, of_shared]
 
 
 def test_a_refusal_names_size_code_and_limit_and_clears_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

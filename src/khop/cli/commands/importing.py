@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 from typing import Annotated
 
@@ -78,6 +79,18 @@ class ImportCommand(ComponentCommand):
         raw = _spec(sources[0]) if sources else RawRun({KIND: next(iter(IMPORTERS.builtin))}, COMMAND_LINE)
         return component_fields(_loaded(raw, permission), words.known.keys(), "import")
 
+    def out(self, args: Sequence[str]) -> Path | None:
+        """Return the graph folder to write that the arguments name, or None.
+
+        The files that they name are on this machine. ValueError if no importer reads them, and typer's
+        UsageError for wrong options.
+        """
+        if {"--help", "-h", "--help-all"} & set(args):
+            return None
+        found = self.make_context("import", [*args]).params
+        out: Path | None = found["out"]
+        return None if found["guess"] else out
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -131,13 +144,19 @@ def import_graph(
     folder = Path() if raw.source == COMMAND_LINE else Path(raw.source).parent
     importer = component.build(component.options(**options), _context(folder, memory, threads))
     target = Path("graphs", importer.name) if out is None else out
+    before = _next_to(target)
     with bytes_bar() as notice:
         size, *notes = importer.write(target, notice).split("\n")
-    published(target)
+    published(*sorted(_next_to(target) - before), target)
     if source == raw.values.get(NAME):
         notes.append(f"{source} is read as {raw.values[KIND]}:{source}")
     name = shlex.quote(with_urls(str(target)))
     typer.echo(with_urls("\n".join([f"{target}: {size}. Show it: khop info {name}", *notes])))
+
+
+def _next_to(out: Path) -> set[Path]:
+    """Return the folders OUT-NAME next to a graph folder, as of published negatives."""
+    return {path for path in out.parent.glob(f"{escape(out.name)}-*") if path.is_dir()}
 
 
 def _context(folder: Path, memory: str, threads: int) -> ImportContext:

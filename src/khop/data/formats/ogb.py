@@ -28,6 +28,7 @@ from khop.data.tables.packages import pa, pq
 from khop.data.tables.read_spec import nearest
 from khop.graph.atomic import ProgressCallback, new_folder, refuse_existing
 from khop.graph.folder import negatives_folder
+from khop.graph.remote import refuse_existing_in_store
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.schema import EdgeType, NodeType
 
@@ -478,7 +479,7 @@ class OgbImporter:
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
-        refuse_existing(negatives_folder(out))
+        refuse_existing_in_store(negatives_folder(out), notice)
         ogb = OGB_SETS[self.name]
         root = root_folder(self.options, self.context, ogb.url, notice)
         folder = set_folder(root, ogb.folders, ["raw"], mirrored(ogb.url, self.options.mirror))

@@ -16,6 +16,7 @@ from khop.data.importers import ImportContext, RelbenchOptions
 from khop.data.tables.packages import pa, pc, pq, reading
 from khop.data.tables.pipeline import import_tables
 from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.remote import refuse_existing_in_store, with_urls
 
 ROW = "khop_row"  # id of a table without a primary key
 _MOST_CATEGORIES = 64
@@ -211,13 +212,13 @@ def relbench_task(folder: Path, name: str, database: str) -> RelbenchLabels | Re
 
 def write_run(task: RelbenchLabels | RelbenchLinks, out: Path, graph: Path) -> None:
     """Write a new folder with a run file that trains on a task, and with its tables of labels."""
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     lines = (
         f"graph = {json.dumps(str(graph))}",
         *task.settings(out),
         "model = { hidden = 128, embedding = 0 }",  # tables without columns have only edges
     )
-    (out / "run.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (out / "run.toml").write_text(with_urls("\n".join(lines)) + "\n", encoding="utf-8")
 
 
 def _inline(values: Mapping[str, str]) -> str:
@@ -256,7 +257,7 @@ class RelbenchImporter:
         name, asked = self.name, self.options.task
         tables, task = out.with_name(f"{out.name}-{asked}"), None
         if asked is not None:
-            refuse_existing(tables)
+            refuse_existing_in_store(tables, notice)
         folder = self._folder("db", ["db", f"{name}/db"], "*.parquet", name, notice)
         if asked is not None:
             names = [f"tasks/{asked}", f"{name}/tasks/{asked}", f"../tasks/{asked}", asked]

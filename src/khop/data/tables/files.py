@@ -526,7 +526,14 @@ def find_files(patterns: Sequence[str], folder: Path, key: str) -> list[InputFil
         if one == other:
             raise ValueError(f"{key}: {one} is named twice, so its rows would be read twice; name it once")
     files = [InputFile(name, folder / name) for name in names]
+    known: dict[tuple[int, int], str] = {}
     for file in files:
+        there = file.path.stat()
+        if (other := known.setdefault((there.st_dev, there.st_ino), file.name)) != file.name:
+            raise ValueError(
+                f"{key}: {other} and {file.name} are the same file, so its rows would be read twice; name "
+                "one of them"
+            )
         if not os.access(file.path, os.R_OK):
             raise ValueError(f"{key}: {file.name}: no permission to read it; chmod u+r {file.path}")
         with file.path.open("rb") as content:
@@ -550,7 +557,8 @@ def open_files(files: Sequence[InputFile], dialect: Dialect, key: str, format: s
 
 
 def _matches(pattern: str, folder: Path, key: str) -> list[str]:
-    url = pattern if is_url(pattern) else with_urls(str(folder / pattern))  # relative to a spec in a store
+    # A path may be relative to a spec in a store.
+    url = pattern if is_url(pattern) else with_urls(os.path.normpath(folder / pattern))
     if is_url(url):
         return list(map(str, matches(url)))
     if has_magic(pattern) and not (folder / pattern).exists():
@@ -571,19 +579,22 @@ def _matches(pattern: str, folder: Path, key: str) -> list[str]:
 
 
 def _of_folder(pattern: str, folder: Path, key: str) -> list[str]:
-    """Return the tables in a folder and its subfolders; ValueError unless all have the same format."""
-    found = sorted((folder / pattern).rglob("*"))
-    for one in found:
-        refuse_special(one, f"{key}: {one.relative_to(folder)}")
-    files = [one for one in found if one.is_file()]
-    names = [one for one in files if one.name.lower().endswith(tuple(FORMATS))]
+    """Return the tables in a folder and its subfolders; ValueError unless all have the same format.
+
+    Other files, and hidden ones, are no tables.
+    """
+    found = sorted(map(Path, glob("**/*", root_dir=folder / pattern, recursive=True)))
+    names = [one for one in found if one.name.lower().endswith(tuple(FORMATS))]
+    for one in names:
+        refuse_special(folder / pattern / one, f"{key}: {Path(pattern, one)}")
+    names = [one for one in names if (folder / pattern / one).is_file()]
     formats = {_format(one.name, key) for one in names}
     if len(formats) != 1:
         what = f"files of {', '.join(sorted(formats))}" if formats else "no file of a known format"
         raise ValueError(
             f'{key}: {pattern} is a folder with {what}; name its files, as "{pattern}/*.parquet"'
         )
-    return [str(Path(pattern, one.relative_to(folder / pattern))) for one in names]
+    return [str(Path(pattern, one)) for one in names]
 
 
 def _near(pattern: str, folder: Path) -> str:

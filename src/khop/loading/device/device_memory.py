@@ -22,7 +22,7 @@ from khop.loading.device.device_placement import StorePlace
 from khop.loading.device.memory_plan import FreeMemory, gigabytes
 from khop.loading.device.streams import runtime_calls
 from khop.loading.device.transfer import device_of
-from khop.process_tuning import interleave
+from khop.process_tuning import bound_to, interleave
 
 OUT_OF_MEMORY = torch.OutOfMemoryError
 
@@ -159,7 +159,8 @@ def memory_of(given: str) -> DeviceMemory:
 def own_pages(count: int, dtype: torch.dtype) -> Tensor:
     """Return `count` zeros in separate pages, because a page is pinned as a whole, and only once.
 
-    Huge pages are used if the system supports them. Several memory nodes each get a part of the pages.
+    Huge pages are used if the system supports them. Several memory nodes each get a part of the pages, unless
+    this process is bound to cores: then its memory is allocated near them.
     """
     if count == 0:
         return torch.empty(0, dtype=dtype)
@@ -167,7 +168,8 @@ def own_pages(count: int, dtype: torch.dtype) -> Tensor:
     with suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
     found = torch.frombuffer(pages, dtype=dtype, count=count)
-    interleave(found.data_ptr(), found.nbytes)
+    if not bound_to():
+        interleave(found.data_ptr(), found.nbytes)
     return found
 
 
