@@ -12,7 +12,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -57,17 +57,30 @@ pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, ma
     pairs,
     st.integers(1, 7),
     st.sampled_from([1, 200, 1 << 20]),
+    st.sampled_from([1, 1 << 30, 1 << 61]),
 )
+@example([0.5, -1.0, 3.0, 0.0, 0.5] * 4, [(1, 2), (2, 0), (3, 1)], [(1, 4), (0, 2)], 2, 1 << 20, 1 << 61)
 def test_full_ranking_is_that_of_every_order(
-    values: list[float], wanted: list[tuple[int, int]], known: list[tuple[int, int]], k: int, chunk_bytes: int
+    values: list[float],
+    wanted: list[tuple[int, int]],
+    known: list[tuple[int, int]],
+    k: int,
+    chunk_bytes: int,
+    apart: int,
 ) -> None:
+    """Queries are any int64 numbers: times 5 candidates, those that are far apart are above 2^63."""
     scores = torch.tensor(values).view(4, 5)
     held_out, seen = torch.tensor(wanted).T, torch.tensor(known).T
+    named = [torch.stack([pairs[0] * apart, pairs[1]]) for pairs in (held_out, seen)]
+
+    def ranking() -> FullRanking:
+        return full_ranking(lambda queries: scores[queries // apart], *named, 5, [k], chunk_bytes=chunk_bytes)
+
     if set(wanted) <= set(known):
         with pytest.raises(ValueError, match="nothing to find"):
-            full_ranking(lambda queries: scores[queries], held_out, seen, 5, [k])
+            ranking()
         return
-    found = full_ranking(lambda queries: scores[queries], held_out, seen, 5, [k], chunk_bytes=chunk_bytes)
+    found = ranking()
     recall, ndcg, precision = brute_force(scores, held_out, seen, k)
     assert found.recall[k] == pytest.approx(recall, abs=1e-12)
     assert found.ndcg[k] == pytest.approx(ndcg, abs=1e-12)
@@ -120,6 +133,10 @@ def test_what_cannot_be_ranked_is_named() -> None:
         ranked(one.T, [1], torch.zeros(1, 3))
     with pytest.raises(ValueError, match=r"scores are \(1, 2\), must be \(queries, candidates\): \(1, 3\)"):
         ranked(one, [1], torch.zeros(1, 2))
+    with pytest.raises(
+        ValueError, match=r"2 queries with 4611686018427387904 candidates each, which is 2\^63"
+    ):
+        full_ranking(lambda queries: one, torch.tensor([[0, 1], [0, 0]]), NONE, 1 << 62, [1])
     with pytest.raises(ValueError, match="at is empty"):
         ranked(one, [], torch.zeros(1, 3))
 

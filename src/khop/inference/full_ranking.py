@@ -82,40 +82,45 @@ def full_ranking(
         raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
     for k in at:
         check_k(k)
-    masked = _keys(seen, num_candidates, "seen")
-    keys = _keys(held_out, num_candidates, "held_out")
+    _check_pairs(held_out, num_candidates, "held_out")
+    queries = held_out[0].long().unique()
+    masked = _keys(seen, queries, num_candidates, "seen")
+    keys = _keys(held_out, queries, num_candidates, "held_out")
     keys = keys[~torch.isin(keys, masked)]
-    others = None if known is None else _keys(known, num_candidates, "known")
+    others = None if known is None else _keys(known, queries, num_candidates, "known")
     if keys.numel() == 0:
         raise ValueError("full ranking: all pairs of held_out are in seen, so there is nothing to find")
-    queries, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
+    numbers, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
     rows = max(1, chunk_bytes // (16 * num_candidates))
     ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # where each query's pairs begin
     group, like = this_group(), torch.empty(0, 5, len(at), dtype=torch.float64)
-    chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
+    chunks = Stage(0, "query", -(-numbers.numel() // rows), 1, like)
     with group.exchanging("ranking"), closing(MemoryStore(group).open(chunks)) as place:
         for turn in range(-(-chunks.count // group.world_size)):
             # In the last turn some ranks have no chunk: they rank a chunk that another rank keeps.
             mine = turn * group.world_size + group.rank
             number = mine % chunks.count
-            chunk, found = (each[number * rows : (number + 1) * rows] for each in (queries, sizes))
+            chunk, found = (each[number * rows : (number + 1) * rows] for each in (numbers, sizes))
             pairs = keys[ends[number * rows] : ends[number * rows + chunk.numel()]]
-            scores = _masked_scores(scores_of(chunk), chunk, masked, num_candidates)
+            scores = _masked_scores(scores_of(queries[chunk]), chunk, masked, num_candidates)
             row = torch.repeat_interleave(torch.arange(chunk.numel()), found)
-            places = _places_in(scores, row, pairs % num_candidates, max(at))
             if mine == number:
-                alone = _places_alone(scores, chunk, row, pairs % num_candidates, others, chunk_bytes)
-                near = _others_of_query(row, scores[row, pairs % num_candidates])
+                candidate = pairs % num_candidates
+                places = _places_in(scores, row, candidate, chunk_bytes)
+                alone = (
+                    places if others is None else _places_alone(places, scores, chunk, row, candidate, others)
+                )
+                near = _others_of_query(row, scores[row, candidate])
                 sums = torch.cat([_sums(places, row, found, at, near), _pair_sums(alone, at)])
                 place.put(number, sums.unsqueeze(0))
         sums = place.finished().sum(0)
-    of_queries, (hits, mrr) = (sums[:3] / queries.numel()).tolist(), (sums[3:] / keys.numel()).tolist()
+    of_queries, (hits, mrr) = (sums[:3] / numbers.numel()).tolist(), (sums[3:] / keys.numel()).tolist()
     recall, ndcg, precision, of_pairs = (dict(zip(at, each, strict=True)) for each in (*of_queries, hits))
-    return FullRanking(queries.numel(), recall, ndcg, keys.numel(), mrr[0], of_pairs, precision)
+    return FullRanking(numbers.numel(), recall, ndcg, keys.numel(), mrr[0], of_pairs, precision)
 
 
-def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
-    """Encode each pair as one number; return them sorted, without duplicates."""
+def _check_pairs(pairs: Tensor, num_candidates: int, what: str) -> None:
+    """Raise ValueError unless pairs are queries and candidates, int64 or int32 (2, pairs)."""
     instance_of(f"full ranking: {what}", pairs, Tensor, "must be an int64 tensor (2, pairs)")
     if pairs.dim() != 2 or pairs.shape[0] != 2:
         raise ValueError(f"full ranking: {what} is {tuple(pairs.shape)}, must be (2, pairs)")
@@ -128,7 +133,25 @@ def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
             f"full ranking: {what} has query {query} with candidate {candidate}; "
             f"candidates are 0 to {num_candidates - 1}"
         )
-    keys: Tensor = torch.unique(pairs[0].long() * num_candidates + pairs[1])
+
+
+def _keys(pairs: Tensor, queries: Tensor, num_candidates: int, what: str) -> Tensor:
+    """Encode each pair as one number: the position of its query among `queries`, and its candidate.
+
+    `queries` are in ascending order. Pairs of other queries are left out. The keys are sorted, without
+    duplicates.
+    """
+    _check_pairs(pairs, num_candidates, what)
+    if queries.numel() * num_candidates >= 1 << 63:
+        raise ValueError(
+            f"full ranking: {queries.numel()} queries with {num_candidates} candidates each, which is 2^63 "
+            "pairs or more; rank fewer queries at a time"
+        )
+    if queries.numel() == 0:
+        return queries
+    asked = pairs[0].long()
+    numbers = torch.searchsorted(queries, asked).clamp(max=queries.numel() - 1)
+    keys: Tensor = torch.unique((numbers * num_candidates + pairs[1])[queries[numbers] == asked])
     return keys
 
 
@@ -154,30 +177,21 @@ def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidat
     return scores
 
 
-def _places_in(scores: Tensor, row: Tensor, candidate: Tensor, depth: int) -> Places:
-    """Places of candidates in their rows, from the first `depth` scores; `above` stops at `depth`."""
-    own = scores[row, candidate].unsqueeze(1)
-    top = scores.topk(min(depth, scores.shape[1]), dim=1).values
-    above, equal = (top[row] > own).sum(1), (top[row] == own).sum(1)
-    # Some candidates with the score of the last of the first may have been cut off.
-    boundary = top[:, -1:]
-    at_boundary = (scores == boundary).sum(1)
-    tied = torch.where((own == boundary[row]).squeeze(1), at_boundary[row], equal)
-    return Places(above, (tied - 1).clamp(min=0))
-
-
-def _places_alone(
-    scores: Tensor, queries: Tensor, row: Tensor, candidate: Tensor, known: Tensor | None, chunk_bytes: int
-) -> Places:
-    """Places of pairs among all candidates of their rows, without the other candidates in `known`."""
+def _places_in(scores: Tensor, row: Tensor, candidate: Tensor, chunk_bytes: int) -> Places:
+    """Places of pairs among all candidates of their rows."""
     above, tied = torch.empty_like(row), torch.empty_like(row)
-    num_candidates = scores.shape[1]
-    for some in torch.arange(row.numel()).split(max(1, chunk_bytes // (16 * num_candidates))):
+    for some in torch.arange(row.numel()).split(max(1, chunk_bytes // (16 * scores.shape[1]))):
         own = scores[row[some], candidate[some]].unsqueeze(1)
         of_rows = scores[row[some]]
         above[some], tied[some] = (of_rows > own).sum(1), (of_rows == own).sum(1) - 1
-    if known is None:
-        return Places(above, tied)
+    return Places(above, tied)
+
+
+def _places_alone(
+    places: Places, scores: Tensor, queries: Tensor, row: Tensor, candidate: Tensor, known: Tensor
+) -> Places:
+    """Places of pairs without the other candidates in `known`."""
+    num_candidates = scores.shape[1]
     ends = torch.searchsorted(known, torch.stack([queries, queries + 1]) * num_candidates)
     counts = (ends[1] - ends[0])[row]
     pair = torch.repeat_interleave(torch.arange(row.numel()), counts)
@@ -185,8 +199,8 @@ def _places_alone(
     other = known[first + torch.arange(pair.numel())] % num_candidates
     of_other, own = scores[row[pair], other], scores[row, candidate][pair]
     is_other = other != candidate[pair]
-    above -= torch.bincount(pair[(of_other > own) & is_other], minlength=row.numel())
-    tied -= torch.bincount(pair[(of_other == own) & is_other], minlength=row.numel())
+    above = places.above - torch.bincount(pair[(of_other > own) & is_other], minlength=row.numel())
+    tied = places.tied - torch.bincount(pair[(of_other == own) & is_other], minlength=row.numel())
     return Places(above, tied)
 
 
@@ -222,7 +236,7 @@ def _sums(
     for k in at:
         reached = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.reached(k))
         gains = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.discounted_gains(k))
-        best = discounts(k).cumsum(0)[found.clamp(max=k) - 1]
+        best = discounts(min(k, int(found.max()))).cumsum(0)[found.clamp(max=k) - 1]
         precision = torch.zeros_like(reached).index_add_(0, row, places.precisions(k, *others))
         average = precision / found.clamp(max=k)
         sums.append(torch.stack([(reached / found).sum(), (gains / best).sum(), average.sum()]))
