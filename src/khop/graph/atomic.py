@@ -82,7 +82,8 @@ def naming(path: Path) -> Iterator[None]:
 
 def raise_if_full(path: Path, error: BaseException) -> None:
     """Raise OSError that names the file and the remedy if a full disk prevented writing a folder."""
-    if isinstance(error, OSError) and error.errno in _FULL:
+    is_inner = isinstance(error.__cause__, OSError)  # of a folder written within the block: named already
+    if isinstance(error, OSError) and error.errno in _FULL and not is_inner:
         file = f"the file {Path(error.filename).name}" if error.filename else "the folder"
         reason = f"{path}: no space for {file} ({os.strerror(error.errno)}); nothing was left behind"
         raise OSError(error.errno, f"{reason}. Free some space or write to another disk") from error

@@ -419,7 +419,8 @@ def standard_set(folder: Folder) -> Mapping[str, Any]:
 
 def negatives_folder(path: Path) -> Path:
     """Return the folder next to a graph folder with the published negatives of a standard set."""
-    return path.with_name(f"{path.name}-negatives")
+    named = path.resolve() if path.name in ("", "..") else path  # "." and ".." do not name the folder
+    return named.parent / f"{named.name}-negatives"
 
 
 _THREADS = 2  # sha256 runs without the GIL

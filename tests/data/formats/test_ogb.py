@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 
@@ -273,6 +274,27 @@ def test_tensors_with_published_negatives(tmp_path: Path) -> None:
     assert 'split = "column"  # by its column split: 10 training, 1 validation and 1 test links' in (
         run.read_text()
     )
+
+
+def test_no_space_for_published_negatives_leaves_no_graph(tmp_path: Path) -> None:
+    folder = arxiv(tmp_path / "sets", "citation-v2")
+    random = np.random.default_rng(0)
+    links(folder, "time", {
+        name: {"source_node": np.array([0]), "target_node": np.array([1]),
+               "target_node_neg": random.integers(5, size=(1, 1 << 20))}
+        for name in ("train", "valid", "test")
+    })  # fmt: skip
+    importer = OgbImporter(OgbOptions("ogbl-citation2", root="sets"), ImportContext(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"out-negatives: no space for the file val.parquet .* left behind"):
+            importer.write(tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["sets"]
+    importer.write(tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"sets", "out", "out-negatives"}
 
 
 def test_relations_of_a_knowledge_graph(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,9 @@ from khop.data.formats.tensor_file import tensor_file
 from khop.data.importers import ImportContext, OgbOptions
 from khop.data.tables.packages import pa, pq
 from khop.data.tables.read_spec import nearest
-from khop.graph.atomic import ProgressCallback, new_folder, refuse_existing
+from khop.graph.atomic import ProgressCallback, naming, new_folder, refuse_existing
 from khop.graph.folder import negatives_folder
+from khop.graph.npy import flush
 from khop.graph.remote import refuse_existing_in_store
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.schema import EdgeType, NodeType
@@ -419,15 +421,24 @@ def published_negatives(ogb: OgbSet, folder: Path) -> dict[str, Any]:
     return found
 
 
-def write_negatives(ogb: OgbSet, folder: Path, out: Path) -> list[str]:
-    """Write the published negatives of a link set to a new folder; return a note on it, if there are any."""
-    tables = published_negatives(ogb, folder)
+@contextmanager
+def with_negatives(ogb: OgbSet, folder: Path, out: Path) -> Iterator[list[str]]:
+    """Write the published negatives of a link set; yield a note on their folder, if there are any.
+
+    The folder appears at the end of the block, which writes the graph `out`, and only if that succeeds.
+    """
+    tables = published_negatives(ogb, folder) if ogb.has_links else {}
     if not tables:
-        return []
-    with new_folder(out) as made:
-        for split, table in tables.items():
-            pq.write_table(table, made / f"{split}.parquet")
-    return [f"published negatives: {out}; khop init proposes a run that is evaluated with them"]
+        yield []
+        return
+    home = negatives_folder(out)
+    with new_folder(home) as made:
+        for split in list(tables):
+            path = made / f"{split}.parquet"
+            with naming(path), path.open("wb") as file:
+                pq.write_table(tables.pop(split), file)
+                flush(file)
+        yield [f"published negatives: {home}; khop init proposes a run that is evaluated with them"]
 
 
 def _only(parts: list[Links], raw: Path, edge_type: EdgeType) -> list[Links]:
@@ -478,14 +489,15 @@ class OgbImporter:
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes."""
-        refuse_existing(out)
-        refuse_existing_in_store(negatives_folder(out), notice)
         ogb = OGB_SETS[self.name]
+        refuse_existing(out)
+        if ogb.has_links:
+            refuse_existing_in_store(negatives_folder(out), notice)
         root = root_folder(self.options, self.context, ogb.url, notice)
         folder = set_folder(root, ogb.folders, ["raw"], mirrored(ogb.url, self.options.mirror))
         directions: Directions = "both directions" if self.options.undirected else "as stored"
-        with Scratch.beside(out, memory_budget(self.context) // 4) as scratch:
+        beside = Scratch.beside(out, memory_budget(self.context) // 4)
+        with beside as scratch, with_negatives(ogb, folder, out) as notes:
             read = ogb_links if ogb.has_links else ogb_nodes
             size = read(ogb, folder, directions, scratch).write(out, self.context, notice)
-        notes = write_negatives(ogb, folder, negatives_folder(out)) if ogb.has_links else []
         return "\n".join([size, *notes])
