@@ -167,6 +167,32 @@ def test_pairs_for_all_links_give_the_hits_of_ogb(folder: Path) -> None:
             assert f"{split}/mrr" not in found
 
 
+def test_labeled_pairs_do_not_change_the_map_of_a_run(folder: Path) -> None:
+    files = {f"{name}_negatives": str(folder / f"{name}-pairs.parquet") for name in ("val", "test")}
+    task = {"metric": "map@5"}
+    found, alone = (
+        made(folder, links=links, task=task).scores(("val", "test"), unwatched) for links in (files, {})
+    )
+    assert 0 < found["val"] == alone["val"]
+    assert found["test"] == alone["test"]
+    assert "val/roc-auc" in found
+    assert "val/mrr" not in found
+
+
+def test_embeddings_are_computed_once_for_all_scores_of_a_split(folder: Path, tmp_path: Path) -> None:
+    """Lists for both ends, map@K and full ranking use the same rows: one pass reports its progress."""
+    table = pq.read_table(folder / "test-lists.parquet")
+    table = table.append_column("negative_sources", pa.array([["u1"]] * len(table)))
+    pq.write_table(table, tmp_path / "heart.parquet")
+    links = {"test_negatives": str(tmp_path / "heart.parquet"), "ranking": True}
+    done: list[int] = []
+    one = made(folder, links=links, task={"metric": "map@5"})
+    found = one.scores(("test",), lambda rows, _: done.append(rows))
+    assert {"test/mrr", "test/full-ndcg@10"} <= found.keys()
+    assert done
+    assert done == sorted(done)
+
+
 def test_labeled_pairs_are_compared_by_hits_in_a_script() -> None:
     links, negatives = torch.rand(40, dtype=torch.float64), torch.rand(70, dtype=torch.float64)
     scores, labels = torch.cat([links, negatives]), torch.tensor([1] * 40 + [0] * 70)

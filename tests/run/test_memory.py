@@ -52,6 +52,17 @@ def test_the_setting_is_named_with_its_size(tmp_path: Path, tables: dict[str, ob
         check_memory(config, graph, raw, limit=GB)
 
 
+def test_negatives_of_files_need_no_memory_for_others(tmp_path: Path) -> None:
+    graph = open_folder(write_tagged_shop(tmp_path / "shop"))
+    task = {"kind": "link-prediction", "target": "user buys item"}
+    links = {"eval_negatives": 10_000, "val_negatives": "val.parquet"}
+    raw = RawRun({"graph": str(graph.path), "task": task, "links": links, "model": {"hidden": 8}}, "run.toml")
+    with pytest.raises(ValueError, match=r"^links.eval_negatives is .* this machine has 1 MB"):
+        check_memory(checked(raw), graph, raw, limit=10**6)
+    links["test_negatives"] = "test.parquet"
+    check_memory(checked(raw), graph, raw, limit=10**6)
+
+
 def test_weights_have_gradients_and_two_moments(tmp_path: Path) -> None:
     graph = open_folder(write_tagged_shop(tmp_path / "shop"))
     tables = {"model": {"hidden": 8}, "sampler": {"fanouts": [2, 2]}}

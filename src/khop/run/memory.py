@@ -48,7 +48,7 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
         targets = targets_of(config.task.target, graph.schema)
         count = sum(map(graph.num_edges, targets))
         pair_bytes = _PAIR_BYTES * float(min(config.training.batch_size, count))  # one pair for each link
-        negatives = count * (links.val + links.test) * links.eval_negatives
+        negatives = count * (links.val + links.test) * links.drawn_eval_negatives
         table = _PAIR_BYTES / 2 * sum(graph.num_nodes(t[0]) for t in targets) * links.hard_negatives
         needed["links.negatives_per_positive"] = pair_bytes * links.negatives_per_positive, _OF_BATCH
         needed["links.shared_negatives"] = pair_bytes * links.shared_negatives, _OF_BATCH

@@ -86,6 +86,11 @@ class LinksTable(Section):
     """Also compute NDCG and recall at 10 and 20: rank all destinations for each source, without its links of
     earlier splits"""
 
+    @property
+    def drawn_eval_negatives(self) -> int:
+        """Negatives drawn per held-out link: none if both splits have a file of them."""
+        return 0 if self.val_negatives and self.test_negatives else self.eval_negatives
+
     @model_validator(mode="after")
     def _ranks_one_relation(self) -> LinksTable:
         if self.ranking and self.relation is not None:

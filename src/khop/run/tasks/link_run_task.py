@@ -30,9 +30,10 @@ from khop.inference.link_evaluation import (
     Scores,
     check_pair_labels,
     comparable,
+    end_rows,
     ends_of_links,
-    exact_link_scores,
     is_labeled,
+    link_scores,
     mean_metrics,
     node_rows,
     popularity_scores,
@@ -42,6 +43,7 @@ from khop.inference.link_evaluation import (
     with_other_sources,
 )
 from khop.inference.predictions import LinkPredictions
+from khop.inference.stages import row_table
 from khop.models.decoders import Dot, RelationDecoder
 from khop.models.layer import parameter_name
 from khop.models.link_predictor import LinkPredictor, RowsOfType
@@ -75,22 +77,17 @@ from khop.training.link_losses import LinkLoss
 from khop.training.tasks import POPULARITY
 
 _FILTERED_AT = (1, 3, 10)
+Embeddings = Mapping[NodeType, Tensor]  # (nodes, width), of all nodes of a type
 
 
 def filtered_ranking(
-    context: TaskContext,
-    model: LinkPredictor,
-    graph: Graph,
-    links: LinkList,
-    known: Sequence[LinkList],
-    progress: Progress,
+    model: LinkPredictor, rows: Embeddings, links: LinkList, known: Sequence[LinkList]
 ) -> dict[str, float]:
     """Return "filtered-mrr" and "filtered-hits@k", averaged over both endpoints and edge types. Collective.
 
-    Embeddings are computed over all neighbors in `graph`. `known` are the links of all splits: a known link
-    is not a candidate when another link with the same relation and endpoint is ranked.
+    `known` are the links of all splits: a known link is not a candidate when another link with the same
+    relation and endpoint is ranked.
     """
-    rows = rows_of_ends(context, model, graph, links, progress)
     found: list[TripleRanking] = []
     with evaluating(model):
         move = next(model.parameters(), torch.empty(0)).device
@@ -134,20 +131,13 @@ _AT = (10, 20)
 
 
 def candidate_ranking(
-    context: TaskContext,
-    model: LinkPredictor,
-    graph: Graph,
-    links: LinkList,
-    seen: Sequence[LinkList],
-    progress: Progress,
+    model: LinkPredictor, rows: Embeddings, links: LinkList, seen: Sequence[LinkList]
 ) -> dict[str, float]:
     """Return "full-ndcg@k" and "full-recall@k", averaged over sources with links, then over edge types.
 
     Every node of the destination type is a candidate, except the destinations of a source in `seen`, the
-    links of earlier splits. An edge type whose links are all in `seen` is left out. Embeddings are
-    computed over all neighbors in `graph`. Collective.
+    links of earlier splits. An edge type whose links are all in `seen` is left out. Collective.
     """
-    rows = rows_of_ends(context, model, graph, links, progress)
     found: list[FullRanking] = []
     with evaluating(model):
         move = next(model.parameters(), torch.empty(0)).device
@@ -167,19 +157,13 @@ def candidate_ranking(
 
 
 def mean_average_precision(
-    context: TaskContext,
-    model: LinkPredictor,
-    graph: Graph,
-    links: LinkList,
-    metrics: Sequence[LinkMetric],
-    progress: Progress,
+    model: LinkPredictor, rows: Embeddings, links: LinkList, graph: Graph, metrics: Sequence[LinkMetric]
 ) -> dict[str, float]:
     """Return map@K for each of `metrics`, averaged over edge types. Collective.
 
     A query is a source, or a source and a time for links with times, and every node of the destination type
-    is a candidate. Embeddings are computed over all neighbors in `graph`.
+    is a candidate.
     """
-    rows = rows_of_ends(context, model, graph, links, progress)
     with evaluating(model):
         move = next(model.parameters(), torch.empty(0)).device
         scores_of = {
@@ -354,9 +338,7 @@ class LinkTask:
     def of(cls, context: TaskContext) -> LinkTask:
         """Split links, draw pairs and make a new model; equal runs get equal results."""
         config, links, hidden = context.config, context.config.links, context.config.model.hidden
-        is_given = links.val_negatives is not None and links.test_negatives is not None
-        count = 0 if is_given else links.eval_negatives
-        columns = LinkColumns(count, None, config.sampler.time, links.relation)
+        columns = LinkColumns(links.drawn_eval_negatives, None, config.sampler.time, links.relation)
         parts = SplitEdges.of(context, columns)
         relations = _relations(context, parts.edge_types)
 
@@ -372,9 +354,10 @@ class LinkTask:
         if links.hard_negatives:
             hard = HardTables.of(context, parts.split, model)
         given, sources = _with_given_negatives(context, parts)
+        compared = [metric for metric in [task.metric] if not is_full_metric(metric)]
         for links_of_split in given.values():
             if is_labeled(links_of_split):
-                check_pair_labels(links_of_split, [task.metric])
+                check_pair_labels(links_of_split, compared)
         return cls(context, *ends, parts.split, model, task, hard, given, sources)
 
     @property
@@ -437,19 +420,17 @@ class LinkTask:
             graph, links = self._scored(name)
             if is_labeled(links):
                 metrics = [metric for metric in metrics if is_pair_metric(metric)]
-            links, scored = self._compared(name, links, partial(self._link_scores, graph, progress=progress))
+            rows, options = None, self.context.config.links
+            if full or options.filtered or options.ranking:
+                rows = rows_of_ends(self.context, self.model, graph, links, progress)
+            links, scored = self._compared(name, links, self._scoring(graph, links, rows, progress))
             kept[name] = (links, scored)
             measured = mean_metrics(scored, metrics, links)
-            if full:
-                of_split = self.context, self.model, *self._held_out[name]
-                measured |= mean_average_precision(*of_split, full, progress)
+            if rows is not None:
+                measured |= self._ranked(name, rows, full)
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
             found |= _by_type(name, scored, metrics)
-            if self.context.config.links.filtered:
-                found |= self._filtered(name, progress)
-            if self.context.config.links.ranking:
-                found |= self._ranked(name, progress)
             baselines |= self._popularity(name, [*metrics, *full])
         return Evaluation(found, LinkPredictions(self.edge_types, kept), baselines)
 
@@ -473,18 +454,18 @@ class LinkTask:
         together = torch.cat([of_negatives, others], 1)
         return replace(links, negatives={edge_type: negatives}), {edge_type: (of_links, together)}
 
-    def _filtered(self, split: str, progress: Progress) -> dict[str, float]:
-        """Rank both ends of the links of a split among all nodes, without the links of any split."""
-        graph, links = self._held_out[split]
-        known = (self.split.train_links, self.split.val_links, self.split.test_links)
-        scores = filtered_ranking(self.context, self.model, graph, links, known, progress)
-        return {f"{split}/{name}": score for name, score in scores.items()}
-
-    def _ranked(self, split: str, progress: Progress) -> dict[str, float]:
-        """Rank all destinations for each source of a split, without its links of earlier splits."""
-        graph, links = self._held_out[split]
-        scores = candidate_ranking(self.context, self.model, graph, links, self._before(split), progress)
-        return {f"{split}/{name}": score for name, score in scores.items()}
+    def _ranked(self, split: str, rows: Embeddings, metrics: Sequence[LinkMetric]) -> dict[str, float]:
+        """Rank the links of a split among all nodes: map@K of `metrics`, and what the run file requests."""
+        (graph, links), options = self._held_out[split], self.context.config.links
+        found: dict[str, float] = {}
+        if metrics:
+            found |= mean_average_precision(self.model, rows, links, graph, metrics)
+        if options.filtered:
+            known = (self.split.train_links, self.split.val_links, self.split.test_links)
+            found |= filtered_ranking(self.model, rows, links, known)
+        if options.ranking:
+            found |= candidate_ranking(self.model, rows, links, self._before(split))
+        return found
 
     def _before(self, split: str) -> list[LinkList]:
         """Return the links of earlier splits: training, and for test also validation."""
@@ -509,7 +490,13 @@ class LinkTask:
             self.popularity.update({names[metric]: value for metric, value in of_metrics.items()})
         return {name: self.popularity[name] for name in names.values()}
 
-    def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
+    def _scoring(
+        self, graph: Graph, links: LinkList, rows: Embeddings | None, progress: Progress
+    ) -> Callable[[LinkList], Scores]:
+        """Return the function that scores links of the types of `links`, and their negatives. Collective.
+
+        Exact scores are decoded from `rows`, which are computed once if they are None.
+        """
         context = replace(self.context, graph=graph)
         config, encoder = context.config, self.model.encoder
         measured: Sequence[Fanout] = self.measured
@@ -518,17 +505,21 @@ class LinkTask:
         work = work_of(context, graph, progress)
         if measured:
             given = LinkSettings(GivenNegatives(NegativeMode.TRIPLET), exclude=None)
-            return sampled_link_scores(
+            return partial(
+                sampled_link_scores,
                 self.model,
                 context.neighbor_sampler(measured, given),
                 graph.features,
-                links,
-                context.columns(encoder),
-                work,
-                config.training.seed,
+                columns=context.columns(encoder),
+                work=work,
+                seed=config.training.seed,
             )
-        draws = exact_draws_of(config, graph)
-        return exact_link_scores(self.model, graph, graph.features, links, work, draws)
+        if rows is None:
+            draws = exact_draws_of(config, graph)
+            store, sharing = end_rows(encoder, graph, graph.features, links, work, draws)
+            return partial(link_scores, self.model, store, sharing=sharing)
+        sharing = work.sharing(graph, graph.features)
+        return partial(link_scores, self.model, row_table(rows), sharing=sharing)
 
     def negatives(self) -> Negatives:
         """Return the negatives of training."""
