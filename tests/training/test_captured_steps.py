@@ -83,7 +83,7 @@ def case(kind: str) -> tuple[SmallGraph, str, nn.Module]:
 def test_losses_and_gradients_are_those_of_ordinary_steps(kind: str, slots: int) -> None:
     small, node_type, model = case(kind)
     task = NodeClassification(node_type, "y")
-    given = inputs(small, node_type, [6, 6, 3, 30, 6])  # 30 seeds have no place: made on the CPU
+    given = inputs(small, node_type, [6, 6, 3, 30, 6])  # 30 seeds have no place
     expected = [ordinary(small, model, task, one) for one in given]
     with by_triton():
         steps = prepared(small, node_type, model, given, slots)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import khop
+from khop.draw import DrawKey
 from khop.graph.features.table import FeatureTable
 from khop.loading.device.batch_slot import StepInput
+from khop.loading.device.device_source import DeviceSource
+from khop.loading.local_source import LocalSource
 from khop.models.node_embedding import NodeEmbedding
-from khop.training.recorded_steps import CapturedSteps, RecordedSteps, why_not_recorded
-from khop.training.step_clock import STAGES
+from khop.sampling.on_device.capacities import Capacities
+from khop.sampling.seeds import Seeds
+from khop.training import recorded_steps
+from khop.training.recorded_steps import CapturedSteps, Exceeded, RecordedSteps, why_not_recorded
+from khop.training.step_clock import STAGES, Unwatched
 from khop.training.trainer import Trainer
 from support.covered import covered
 from support.host_reads import counting
@@ -50,6 +60,35 @@ def fitted_on_cpu(run: RecordedRun) -> Trainer:
     return trainer
 
 
+@contextmanager
+def too_small(*, is_kept: bool = False) -> Iterator[None]:
+    """Let every batch exceed the first capacities, which have room for seeds alone; keep them on request."""
+    measured = DeviceSource.measured
+
+    def only_seeds(source: DeviceSource, more: Sequence[tuple[Seeds, DrawKey]] = ()) -> Capacities:
+        found = measured(source, more)
+        seeds = found.nodes[0]
+        one = replace(found, nodes=(seeds,) * len(found.nodes), rows=(seeds,) * len(found.rows))
+        return found if more else one
+
+    most = 1000 if is_kept else recorded_steps.MOST_OVERFLOWS
+    with (
+        patch.object(DeviceSource, "measured", only_seeds),
+        patch.object(recorded_steps, "MOST_OVERFLOWS", most),
+    ):
+        yield
+
+
+@dataclass
+class Lines(Unwatched):
+    """An observer that keeps warnings."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def warned(self, sentence: str) -> None:
+        self.lines.append(sentence)
+
+
 def assert_close(found: Trainer, wanted: Trainer, out: Path, wanted_out: Path) -> None:
     assert losses(out) == pytest.approx(losses(wanted_out), abs=1e-9)
     for a, b in zip(weights(found), weights(wanted), strict=True):
@@ -70,6 +109,78 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_no
     assert "overflows" not in wanted._output.records[0]
     assert_close(recorded, wanted, run.out, on_cpu.out)
     assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-9)
+
+
+@pytest.mark.core(1)
+@pytest.mark.parametrize("is_kept", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_shapes_that_batches_exceed_are_enlarged(tmp_path: Path, is_kept: bool) -> None:
+    """The batches of steps 0 and 1 are known before step 5. All batches are drawn by kernels."""
+    run = RecordedRun(tmp_path / "recorded", observer=Lines())
+    on_cpu = replace(run, out=tmp_path / "cpu", observer=Lines())
+    wanted = fitted_on_cpu(on_cpu)
+    with too_small(is_kept=is_kept), patch.object(LocalSource, "draw", side_effect=AssertionError):
+        recorded = fitted(run)
+    assert isinstance(recorded._steps, RecordedSteps)
+    found = [record["overflows"] for record in recorded._output.records]
+    assert found == ([4, 4] if is_kept else [4, 1])
+    assert recorded._steps.overflows == sum(found)
+    assert isinstance(run.observer, Lines)
+    line = "2 of the last 100 batches exceeded the recorded shapes: the steps are recorded anew with larger"
+    assert [text.startswith(line) for text in run.observer.lines] == [True] * (not is_kept)
+    assert_close(recorded, wanted, run.out, on_cpu.out)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("last", [(0, 3), (1, 1)], ids=["before", "after"])
+def test_a_resumed_run_enlarges_shapes_before_the_same_step(tmp_path: Path, last: tuple[int, int]) -> None:
+    whole = RecordedRun(tmp_path / "whole", dropout=0.5)
+    run = replace(whole, out=tmp_path / "stopped", observer=Interrupting(*last))
+    with too_small():
+        wanted = fitted(whole)
+        with as_device():
+            with pytest.raises(KeyboardInterrupt):
+                run.trainer().fit()
+            resumed = replace(run, observer=whole.observer).trainer()
+            resumed.resume()
+            resumed.fit()
+    assert resumed.state.shapes == wanted.state.shapes
+    assert resumed.state.shapes["since"] == 5
+    assert losses(run.out) == losses(whole.out)
+    for a, b in zip(weights(resumed), weights(wanted), strict=True):
+        assert torch.equal(a, b)
+
+
+@given(
+    overflows=st.lists(st.integers(0, 2), min_size=1, max_size=40),
+    late=st.integers(0, 5),
+    window=st.integers(1, 12),
+    stop=st.integers(0, 40),
+)
+def test_shapes_are_enlarged_before_the_same_steps_whenever_overflows_are_known(
+    overflows: list[int], late: int, window: int, stop: int
+) -> None:
+    """`stop` is the step of a checkpoint, which knows all steps before it. Others are known at the latest."""
+
+    def enlarged(stop: int) -> list[int]:
+        exceeded, found, known = Exceeded(late, window), [], 0
+        for step in range(len(overflows)):
+            while known < (step if step == stop else step - late + 1):
+                exceeded.add(known, overflows[known])
+                known += 1
+            if step == stop:
+                exceeded = Exceeded(late, window, exceeded.since, list(exceeded.steps))
+            if exceeded.is_reason(step):
+                found.append(step)
+                exceeded.since = step
+        return found
+
+    found, since = [], 0
+    for step in range(len(overflows)):
+        last = step - late
+        if sum(overflows[max(since, last - window + 1, 0) : max(last + 1, 0)]) >= 2:
+            found.append(step)
+            since = step
+    assert enlarged(stop) == enlarged(-1) == found
 
 
 @pytest.mark.long
@@ -132,7 +243,7 @@ def test_a_stopped_run_goes_on_with_the_same_shapes(tmp_path: Path) -> None:
         shapes = resumed.state.shapes
         resumed.fit()
     assert shapes["world_size"] == 1
-    assert resumed.state.shapes == shapes == wanted.state.shapes
+    assert resumed.state.shapes["nodes"] == shapes["nodes"] == wanted.state.shapes["nodes"]
     assert losses(run.out) == losses(whole.out)  # the same bits: dropout has a key for each step
     for a, b in zip(weights(resumed), weights(wanted), strict=True):
         assert torch.equal(a, b)
@@ -210,6 +321,7 @@ def _train_on_rank(rank: int, device: str, out: Path, small_rank: int | None) ->
         steps = trainer._steps
         assert isinstance(steps, RecordedSteps)
         (out / f"overflows-{rank}").write_text(str(steps.overflows))
+        (out / f"shapes-{rank}").write_text(json.dumps(steps.state()))
         torch.save(weights(trainer), out / f"weights-{rank}.pt")
 
 
@@ -224,6 +336,9 @@ def test_one_of_two_ranks_may_exceed_its_shapes_while_the_other_replays(
     ranks.launch(_train_on_rank, 2, (out, 1))
     assert int((out / "overflows-1").read_text()) == 8
     assert (of_first := int((out / "overflows-0").read_text())) < 8
+    shapes = [json.loads((out / f"shapes-{rank}").read_text()) for rank in range(2)]
+    assert shapes[0] == shapes[1]
+    assert shapes[0]["since"] == 5  # both have enlarged their shapes, before the same step
     records = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     assert sum(record["overflows"] for record in records) == 8 + of_first
     assert losses(out) == pytest.approx(losses(alone.out), abs=1e-9)

@@ -37,7 +37,7 @@ def chosen_steps(
     try:
         if launches == "auto":
             _check_generators(model)
-        steps = _recorded(model, task, loader, settings, shapes)
+        steps = _recorded(model, task, loader, settings, shapes, say)
     except Unsupported as error:
         reason = str(error)
     if group.world_size > 1:
@@ -72,11 +72,12 @@ def _recorded(
     loader: BatchLoader,
     settings: TrainerSettings,
     shapes: Mapping[str, object],
+    say: Callable[[str], None],
 ) -> Steps:
     if not isinstance(loader, SamplingLoader):
         raise Unsupported(f"{type(loader).__name__} has no batches with static shapes; use khop.Loader")
     batches = loader.static_batches(shapes)
     # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
     module = import_module("khop.training.recorded_steps")
-    steps: Steps = module.recorded_steps(model, task, batches, settings, this_group())
+    steps: Steps = module.recorded_steps(model, task, batches, settings, this_group(), shapes, say)
     return steps

@@ -5,11 +5,12 @@ Importing this module imports Triton.
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from khop.kernels.philox import signed
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
+from khop.loading.source import Position
+from khop.sampling.on_device.capacities import Capacities
+from khop.schema import EdgeType
 from khop.training.gradients import BucketAverage
 from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
@@ -47,8 +51,8 @@ class CapturedSteps:
     """Gradients of training steps. While a step computes, a separate stream makes the next batches.
 
     The gradients are in `grad` of the parameters, at fixed addresses. After each step, the caller averages
-    over ranks and updates. A batch that exceeds a capacity is made on the CPU and computed without a
-    recording, in order; its gradients differ from a recorded step's by the order of sums. `sampling` is the
+    over ranks and updates. A batch that exceeds a capacity is made and computed without a recording, in
+    order; its gradients differ from a recorded step's by the order of sums. `sampling` is the
     stream that makes batches, by default a new one. `wait` lets the host wait for an event.
     """
 
@@ -128,9 +132,12 @@ class CapturedSteps:
         self.slot = None
         given = issued.given
         device = self._streams.device
+        # The batch shares the tables of the batches before it, and of those that follow.
+        self._streams.wait(current, self._streams.record(self._sampling))
         weights = torch.full((given.num_losses,), given.weight, dtype=torch.float64, device=device)
         key = torch.full((1,), signed(given.dropout_key.value), device=device)
         batch = slot.exact(given)
+        self._streams.wait(self._sampling, self._streams.record(current))
         self._compute(batch, weights, key)
         self.traffic = batch.traffic
         return self._loss
@@ -154,46 +161,87 @@ class CapturedSteps:
         return torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
+MOST_OVERFLOWS, OF_BATCHES = 2, 100  # overflows among the last batches of all ranks that enlarge the shapes
+
+
+@dataclass
+class Exceeded:
+    """Steps with batches that exceeded the shapes: a pure function of the batches, also after a resume.
+
+    Steps are numbered through all epochs. Ranks know the overflows of a step some steps later, all of them
+    by `late` steps, so a decision at a step only counts those before.
+    """
+
+    late: int
+    window: int  # steps
+    since: int = 0  # step of the current shapes
+    steps: list[int] = field(default_factory=list)  # one entry for each batch, in order
+
+    def add(self, step: int, batches: int) -> None:
+        """Add the batches of all ranks that exceeded the shapes in a step."""
+        oldest = step - self.late - self.window
+        self.steps = [known for known in self.steps if known > oldest] + [step] * batches
+
+    def counted(self, at: int) -> list[int]:
+        """Return the entries that count in a decision before the step `at`."""
+        last = at - self.late
+        return [step for step in self.steps if max(self.since, last - self.window + 1) <= step <= last]
+
+    def is_reason(self, at: int) -> bool:
+        """Return True if the shapes must be enlarged before the step `at`."""
+        return len(self.counted(at)) >= MOST_OVERFLOWS
+
+
 class RecordedSteps:
     """Steps that replay recorded launches: one call for the next batch, and one for the gradients.
 
     Batches are made ahead on a separate stream. A batch that exceeds the recorded shapes is made and computed
     operation by operation, in order. Averaging over ranks and clipping are not recorded, and are the same for
-    both kinds of steps, so that one rank may exceed the shapes while others replay.
+    both kinds of steps, so that one rank may exceed the shapes while others replay. After 2 such batches
+    among the last 100, all ranks enlarge the shapes before the same step, and record the steps anew.
+    `saved` is the state in a checkpoint; `say` gets a line on rank 0.
     """
 
     def __init__(
-        self, model: nn.Module, task: Task, batches: StaticBatches, settings: TrainerSettings, group: Group
+        self,
+        model: nn.Module,
+        task: Task,
+        batches: StaticBatches,
+        settings: TrainerSettings,
+        group: Group,
+        saved: Mapping[str, object],
+        say: Callable[[str], None],
     ) -> None:
         room = batches.room
-        self._batches, self._settings, self._group = batches, settings, group
+        self._model, self._task, self._batches = model, task, batches
+        self._settings, self._group, self._say = settings, group, say
+        self.overflows = 0  # batches of this rank that exceeded the recorded shapes
+        slots = len(room.slots)
+        # An input is requested when the step `slots` before it has been logged, whose loss is read as late.
+        self._exceeded = Exceeded(2 * slots, max(1, OF_BATCHES // group.world_size))
+        match saved:
+            case {"world_size": group.world_size, "since": int() as since, "exceeded": [*steps]}:
+                self._exceeded.since, self._exceeded.steps = since, [n for n in steps if isinstance(n, int)]
         model.train()
-        self._steps = CapturedSteps(
-            model,
-            task,
-            room.slots,
-            room.streams,
-            settings.precision,
-            room.stream,
-            partial(wait_for, group=group),
-        )
-        self._average = BucketAverage(group, self._steps.gradients)
         self.streams: Streams | None = room.streams
         self._loss = torch.zeros((), dtype=torch.float64, device=room.streams.device)
         # A slot is filled again after the step that used it.
-        self._device_loss = DeviceLoss(self._loss, room.streams, behind=len(room.slots))
+        self._device_loss = DeviceLoss(self._loss, room.streams, behind=slots)
+        self._record()
 
-    @property
-    def overflows(self) -> int:
-        """Batches of this rank that exceeded the recorded shapes."""
-        return self._steps.overflows
+    def _record(self) -> None:
+        """Record the steps with the buffers of the batches."""
+        room, wait = self._batches.room, partial(wait_for, group=self._group)
+        launched = room.slots, room.streams, self._settings.precision, room.stream, wait
+        self._steps = CapturedSteps(self._model, self._task, *launched)
+        self._average = BucketAverage(self._group, self._steps.gradients)
 
     def epoch(self, epoch: int, clock: StepClock) -> Generator[ComputedStep]:
         """Yield the remaining steps of an epoch; see Steps."""
         loop, order = self._batches.epoch(epoch), self._batches.order
         given: deque[StepInput] = deque()
         with loop.compared(), closing(self._inputs(loop, epoch, given)) as inputs:
-            for step, loss in zip(loop.steps, self._steps.losses(inputs), strict=True):
+            for step, loss in zip(loop.steps, self._losses(inputs, loop), strict=True):
                 clock.lap("computing", "launches")
                 of_step = given.popleft()
                 loop.made(self._steps.slot, of_step.seeds)
@@ -209,11 +257,53 @@ class RecordedSteps:
                     num_global_seeds=order.num_global_seeds(step),
                     traffic={**self._steps.traffic, OVERFLOWS: int(self._steps.slot is None)},
                 )
+                self.overflows += self._steps.slot is None
                 yield ComputedStep(batch, of_step.num_seeds, self._device_loss)
+                del shapes, batch  # their memory must be free if larger buffers replace it
+
+    def logged(self, epoch: int, step: int, counts: Mapping[str, Sequence[float]]) -> None:
+        """Take the overflows of all ranks in a step; see Steps."""
+        self._exceeded.add(epoch * self._batches.order.num_steps + step, int(sum(counts[OVERFLOWS])))
 
     def state(self) -> dict[str, object]:
-        """Return the capacities of the batches; see Steps."""
-        return self._batches.state()
+        """Return the capacities of the batches, and the steps that exceeded them; see Steps."""
+        known = {"since": self._exceeded.since, "exceeded": list(self._exceeded.steps)}
+        return {**self._batches.state(), **known}
+
+    def _losses(self, inputs: Iterator[StepInput], loop: StaticLoop) -> Generator[Tensor]:
+        """Yield the loss of each step. Before a step that needs larger shapes, record the steps anew."""
+        first, steps = loop.start.epoch * self._batches.order.num_steps, deque(loop.steps)
+
+        def of_shapes() -> Generator[StepInput]:
+            while steps and not self._exceeded.is_reason(first + steps[0]):
+                steps.popleft()
+                yield next(inputs)
+
+        while steps:
+            if self._exceeded.is_reason(first + steps[0]):
+                self._enlarge(first + steps[0])
+            yield from self._steps.losses(of_shapes())
+
+    def _enlarge(self, at: int) -> None:
+        """Enlarge the shapes before a step, on all ranks alike, and record the steps anew. Collective."""
+        counted, room = self._exceeded.counted(at), self._batches.room
+        num_steps = self._batches.order.num_steps
+        with self._group.exchanging("recording larger steps", *divmod(at, num_steps)):
+            steps = dict.fromkeys(counted)
+            own = self._batches.measured(Position(*divmod(step, num_steps)) for step in steps)
+            capacities = _of_all_ranks(own, self._group, room.sampler.neighbors.graph.schema.edge_types)
+            for stream in (room.streams.current(), room.stream):
+                wait_for(room.streams.record(stream), self._group)
+            del self._steps, self._average  # their memory is free for the larger buffers
+            self._batches = self._batches.resized(capacities)
+            self._record()
+        self._exceeded.since = at
+        if self._group.rank == 0:
+            last = self._exceeded.window * self._group.world_size
+            self._say(
+                f"{len(counted)} of the last {last} batches exceeded the recorded shapes: the steps are "
+                "recorded anew with larger shapes"
+            )
 
     def _inputs(self, loop: StaticLoop, epoch: int, noted: deque[StepInput]) -> Generator[StepInput]:
         """Yield the inputs of the steps with their dropout keys, and record them."""
@@ -234,6 +324,12 @@ class RecordedSteps:
             clip_gradients(gradients, square_sum(gradients), limit)
 
 
+def _of_all_ranks(own: Capacities, group: Group, edge_types: Iterable[EdgeType]) -> Capacities:
+    """Return the room for the batches of all ranks. Collective."""
+    found = map(json.loads, group.gather_bytes(json.dumps(own.state()).encode()))
+    return reduce(Capacities.joined, [Capacities.from_state(state, edge_types) for state in found])
+
+
 def why_not_recorded(model: nn.Module) -> str | None:
     """Return the reason why steps of a model cannot be recorded; None if none is known."""
     for name, module in model.named_modules():
@@ -248,14 +344,20 @@ def why_not_recorded(model: nn.Module) -> str | None:
 
 
 def recorded_steps(
-    model: nn.Module, task: Task, batches: StaticBatches, settings: TrainerSettings, group: Group
+    model: nn.Module,
+    task: Task,
+    batches: StaticBatches,
+    settings: TrainerSettings,
+    group: Group,
+    saved: Mapping[str, object],
+    say: Callable[[str], None],
 ) -> RecordedSteps:
     """Record the steps of a model; Unsupported, with the reason, if that fails on this rank."""
     reason = why_not_recorded(model)
     if reason is not None:
         raise Unsupported(reason)
     try:
-        return RecordedSteps(model, task, batches, settings, group)
+        return RecordedSteps(model, task, batches, settings, group, saved, say)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # an operation that synchronizes with the device cannot be recorded

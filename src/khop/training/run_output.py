@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -272,13 +272,18 @@ class StepLog:
 
     Values of a device are read a few updates later, when they have been computed. Until then, the sums in the
     state lack them; `settled` reads all. If an observer raises, the values of its update are added to the
-    state that is settled next.
+    state that is settled next. `logged` gets the counts of all ranks in each update.
     """
 
     def __init__(
-        self, writer: CheckpointWriter | None, observer: Observer, checkpoint: Path, group: Group
+        self,
+        writer: CheckpointWriter | None,
+        observer: Observer,
+        checkpoint: Path,
+        group: Group,
+        logged: Callable[[int, int, Mapping[str, Sequence[float]]], None] = lambda *step: None,
     ) -> None:
-        self._writer, self._observer, self._group = writer, observer, group
+        self._writer, self._observer, self._group, self._logged = writer, observer, group, logged
         self._checkpoint = checkpoint  # named in errors
         self._pending: deque[_Entry] = deque()
         self._free: list[Tensor] = []
@@ -345,6 +350,7 @@ class StepLog:
         loss_sum, seeds = gathered.loss_sum, gathered.seeds
         self._unadded.append(gathered)
         self._unheeded.append(gathered)
+        self._logged(epoch, step, gathered.traffic)
         loss = loss_sum / max(seeds, 1)
         if self._writer is not None:
             counts = traffic.step_record(gathered.seconds, gathered.traffic)

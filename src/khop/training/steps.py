@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
@@ -144,6 +144,10 @@ class Steps(Protocol):
         """Yield the remaining steps of an epoch, each once its gradients are exchanged. Collective."""
         ...
 
+    def logged(self, epoch: int, step: int, counts: Mapping[str, Sequence[float]]) -> None:
+        """Take the counts of all ranks in a step, by name, on all ranks alike and in order."""
+        ...
+
     def state(self) -> dict[str, object]:
         """Return plain values for a checkpoint, so that shapes are the same after a resume."""
         ...
@@ -182,6 +186,9 @@ class EagerSteps:
                 computed = self._computed(batch, batches, clock)
             yield computed
             del batch, computed  # free their memory before waiting for the next batch
+
+    def logged(self, epoch: int, step: int, counts: Mapping[str, Sequence[float]]) -> None:
+        """Do nothing, because batches have the shapes that they need."""
 
     def state(self) -> dict[str, object]:
         """Return no values, because shapes are not fixed."""

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -221,7 +221,8 @@ class Trainer:
         self._clock = StepClock()
         self._clock_offset = 0.0  # offset to rank 0's clock
         self._interrupts: list[int] = []  # signals recorded on this rank
-        self._log = StepLog(self._output.writer, self.observer, self._output.folder / LAST, self._group)
+        last = self._output.folder / LAST
+        self._log = StepLog(self._output.writer, self.observer, last, self._group, self._logged)
         self._steps: Steps | None = None  # created when training begins
 
     def resume(self) -> None:
@@ -307,7 +308,7 @@ class Trainer:
                 try:
                     if not stops_together:  # otherwise, all ranks have saved it, or they are lost
                         self.state = self._log.settled(self.state)
-                        self._output.save(self.state, LAST)
+                        self._save(LAST)
                 finally:
                     self._output.close()
             raise
@@ -463,7 +464,7 @@ class Trainer:
             self.state = replace(self.state, evaluations=(*state.evaluations, record))
             self._output.evaluated(record)
             if best:
-                self._output.save(self.state, *best, LAST)
+                self._save(*best, LAST)
                 self._log.saved()
         self.observer.evaluated(record)
 
@@ -495,7 +496,7 @@ class Trainer:
         """Save the state and raise the exception of a signal that all ranks know, unless it is 0."""
         if signal_number:
             self.state = self._log.settled(self.state)
-            self._output.save(self.state, LAST)
+            self._save(LAST)
             raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
 
     def _computed(self) -> Generator[ComputedStep]:
@@ -554,9 +555,19 @@ class Trainer:
         signal_number, wants_checkpoint = self._log.requests()
         if wants_checkpoint if self._output.is_sharded else self._output.is_due():
             self.state = self._log.settled(self.state)
-            self._output.save(self.state, LAST)
+            self._save(LAST)
             self._log.saved()
         return signal_number
+
+    def _logged(self, epoch: int, step: int, counts: Mapping[str, Sequence[float]]) -> None:
+        assert self._steps is not None, "they computed the update"
+        self._steps.logged(epoch, step, counts)
+
+    def _save(self, *names: str) -> None:
+        """Write checkpoints of the state, which has all values."""
+        assert self._steps is not None, "_begin comes first"
+        self.state = replace(self.state, shapes=self._steps.state())
+        self._output.save(self.state, *names)
 
     def _end_epoch(self, scores: Mapping[str, Any]) -> None:
         """Log the epoch, with the scores of an evaluation if there was one, and save the state."""
@@ -581,7 +592,7 @@ class Trainer:
             self.state = replace(
                 self.state, is_finished=is_finished and self.state.epoch < self.settings.epochs
             )
-            self._output.save(self.state, *best, LAST)
+            self._save(*best, LAST)
         self.observer.epoch_ended(record)
 
 

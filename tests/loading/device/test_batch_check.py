@@ -131,7 +131,7 @@ def test_a_recorded_batch_that_lies_ends_the_run(tmp_path: Path) -> None:
             return compared[-1]
 
         received(check, None if copied is None else copy)
-        check._join()  # Triton's interpreter runs in one thread at a time
+        check.join()  # Triton's interpreter runs in one thread at a time
 
     with as_device(), patch.object(BatchCheck, "received", noted):
         trainer = run.trainer()

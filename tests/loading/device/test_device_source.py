@@ -136,15 +136,25 @@ def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(made.columns["item"]["x"], made.sample.nodes["item"][:, None] / 8)
 
 
-def test_a_batch_that_exceeds_the_slots_is_made_by_the_cpu() -> None:
+@pytest.mark.parametrize("placement", [("device", "device"), ("device", "pinned", "50%")], ids="-".join)
+def test_a_batch_that_exceeds_the_slots_is_made_by_the_same_kernels(
+    placement: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = requests()[4:6]
+    expected = [values(local().draw(request)) for request in some]
     with forcing(Engine.TORCH):
-        source = device_source(
-            local(), "device", "device", warm_up=range(ORDER.num_steps - 1, ORDER.num_steps)
-        )
-        some = requests()[4:6]
-        expected = [values(local().draw(request)) for request in some]
-        assert [values(drawn) for drawn in source.stream(some, InFlight())] == expected
-    assert source.overflows == 2
+        fitting = device_source(local(), *placement, warm_up=range(ORDER.num_steps))
+        traffic = [drawn.traffic for drawn in fitting.stream(some, InFlight())]
+        source = device_source(local(), *placement, warm_up=range(ORDER.num_steps - 1, ORDER.num_steps))
+
+        def not_called(*_: object) -> None:
+            raise AssertionError("the CPU draws")
+
+        monkeypatch.setattr(LocalSource, "draw", not_called)
+        found = list(source.stream(some, InFlight()))
+    assert [values(drawn) for drawn in found] == expected
+    assert [drawn.traffic for drawn in found] == traffic
+    assert fitting.overflows < 2 == source.overflows
 
 
 def test_an_error_of_a_batch_ends_the_stream_there() -> None:

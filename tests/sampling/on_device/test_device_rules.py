@@ -43,13 +43,15 @@ FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 3, 20]), min_size=1, max_size=2)
 
 
 def check(graph: CscGraph, seeds: Seeds, rule: Rule, fanouts: list[int], expansion: Expansion) -> None:
-    """The batch twice, and one without seeds in between."""
+    """The batch twice, one without seeds in between, and the batch with the capacities of no seeds."""
     sampler = NeighborSampler(graph, fanouts, rule=rule, expansion=expansion, edge_ids=True)
     batches = [(seeds, DrawKey(3)), (first_none(seeds), DrawKey(4)), (seeds, DrawKey(5))]
     device_sampler = DeviceSampler.measured(sampler, batches, DEVICE)
     for own_seeds, key in batches:
         assert_same(device_sampler.sample(own_seeds, key), sampler.sample(own_seeds, key))
     assert device_sampler.overflows == 0
+    too_small = DeviceSampler.measured(sampler, batches[1:2], DEVICE)
+    assert_same(too_small.sample(*batches[2]), sampler.sample(*batches[2]))
 
 
 def first_none(seeds: Seeds) -> Seeds:

@@ -48,6 +48,9 @@ def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject)
     for seeds, key in batches[::-1]:
         assert_same(device_sampler.sample(seeds, key), sampler.sample(seeds, key))
     assert device_sampler.overflows == 0
+    of_first = DeviceSampler.measured(sampler, batches[:1], DEVICE)  # the others may exceed its capacities
+    for seeds, key in batches[1:]:
+        assert_same(of_first.sample(seeds, key), sampler.sample(seeds, key))
 
 
 @pytest.mark.core(1)
@@ -60,7 +63,9 @@ def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject)
         pytest.param(Expansion.SUBGRAPH, "merged", marks=pytest.mark.long),
     ],
 )
-def test_a_batch_that_does_not_fit_is_made_as_usual(expansion: Expansion, trees: Trees) -> None:
+def test_a_batch_that_does_not_fit_is_drawn_by_the_same_kernels(
+    expansion: Expansion, trees: Trees, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Capacities are those of 4 seeds with one in-edge each: 30 seeds have no slots, others many nodes."""
     nodes = torch.arange(500).repeat_interleave(9)
     sources = torch.where(nodes < 10, nodes, (nodes + torch.arange(9).repeat(500)) % 500)
@@ -69,10 +74,18 @@ def test_a_batch_that_does_not_fit_is_made_as_usual(expansion: Expansion, trees:
     narrow, key = (as_seeds({"node": [1, 1, 1, 2]}), DrawKey(1)), DrawKey(2)
     device_sampler = DeviceSampler.measured(sampler, [narrow], DEVICE)
     wide = as_seeds({"node": [1, 100, 200, 300]})
-    for overflows, seeds in enumerate([wide, as_seeds({"node": list(range(30))})] * 2, start=1):
-        assert_same(device_sampler.sample(seeds, key), sampler.sample(seeds, key))
+    batches = [(wide, key), (as_seeds({"node": list(range(30))}), key)]
+    expected = [sampler.sample(*batch) for batch in batches]
+    of_narrow = sampler.sample(*narrow)
+
+    def not_called(*_: object) -> None:
+        raise AssertionError("the CPU draws")
+
+    monkeypatch.setattr(NeighborSampler, "sample", not_called)
+    for overflows, number in enumerate([0, 1, 0, 1], start=1):
+        assert_same(device_sampler.sample(*batches[number]), expected[number])
         assert device_sampler.overflows == overflows
-        assert_same(device_sampler.sample(*narrow), sampler.sample(*narrow))
+        assert_same(device_sampler.sample(*narrow), of_narrow)
     assert device_sampler.overflows == 4
 
 

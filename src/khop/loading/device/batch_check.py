@@ -34,20 +34,20 @@ class BatchCheck:
     @contextmanager
     def of_loop(self, requests: Sequence[BatchRequest]) -> Iterator[None]:
         """Compare the first batch of the loop in the block; ValueError at its end if batches differ."""
-        self._join()
+        self.join()
         self._raise_difference()
         self._request = requests[0] if requests else None
         try:
             yield
         finally:
-            self._join()
+            self.join()
         self._raise_difference()
 
     def received(self, copied: Callable[[], Batch] | None) -> None:
         """Start the comparison if the batch is the first one; ValueError once it has found a difference.
 
-        `copied` issues a copy of the batch, which the loop may change, to the current stream. None: the CPU
-        has made the batch.
+        `copied` issues a copy of the batch, which the loop may change, to the current stream. None: the batch
+        exceeded its buffers.
         """
         self._raise_difference()
         request, self._request = self._request, None
@@ -62,7 +62,8 @@ class BatchCheck:
         if outcome is not None:
             outcome.given()
 
-    def _join(self) -> None:
+    def join(self) -> None:
+        """Wait for the comparison that is running, if any."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()

@@ -17,11 +17,10 @@ from khop.kernels.gather import Copies, GatheredColumn, gather_columns
 from khop.kernels.memory import empty_rows
 from khop.kernels.philox import signed
 from khop.loading.columns import NOTHING_DEFERRED, ColumnChoice, DeferredColumns
-from khop.loading.device.device_caching import SlotCounts, counts_of_host, nodes_in_cache
+from khop.loading.device.device_caching import SlotCounts, counts_in_cache
 from khop.loading.device.streams import Recorder
-from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample, padded_sample
+from khop.sampling.on_device.device_batch import DeviceBatch, drawn_alone, exact_sample, padded_sample
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
@@ -163,8 +162,8 @@ class BatchSlot:
         self._plan = plan
         self._made = DeviceBatch(plan)
         self._features, self._choice, self._copies = features, choice, copies
-        by_column = {(t, name): of for t, of_type in copies.items() for name, of in of_type.items()}
-        self._counts, self._in_cache = SlotCounts(by_column, plan.device), nodes_in_cache(by_column)
+        self._by_column = {(t, name): of for t, of_type in copies.items() for name, of in of_type.items()}
+        self._counts = SlotCounts(self._by_column, plan.device)
         padded = padded_sample(self._made)
         self._padded = padded
         seeds, device = self._made.inputs.seeds, plan.device
@@ -247,12 +246,14 @@ class BatchSlot:
         return batch.map(torch.clone)
 
     def exact(self, given: StepInput) -> Batch:
-        """Return the batch of any seeds with exact shapes and counts, sampled on the CPU."""
+        """Return the batch of any seeds with exact shapes and counts, which the current stream makes.
+
+        The stream comes after all work of the slots of the plan, and the host waits for it.
+        """
         device, choice = self._plan.device, self._choice
-        sampler = self._plan.sampler
-        view = WithoutEdges(sampler.graph, given.excluded) if given.excluded else sampler.graph
-        drawn = replace(sampler.sample(given.seeds, given.key, view=view), links=given.links)
-        sample = drawn.map(lambda tensor: tensor.to(device))
+        links = {t: rows.map(lambda tensor: tensor.to(device)) for t, rows in given.links.items()}
+        drawn = drawn_alone(self._plan, given.seeds, given.key, given.excluded)
+        sample = replace(drawn, links=links)
         seeds = {t: ids.to(device) for t, ids in given.seeds.nodes.items()}
         nodes = {t: self._columns(t, names, sample.nodes[t]) for t, names in choice.of_nodes.items()}
         of_seeds = {t: self._columns(t, names, seeds[t]) for t, names in choice.of_seeds.items()}
@@ -268,7 +269,7 @@ class BatchSlot:
             epoch=0,
             step=0,
             num_global_seeds=given.num_seeds,
-            traffic=counts_of_host(drawn.nodes, {}, self._in_cache) if self._in_cache else {},
+            traffic=counts_in_cache(sample.nodes, self._by_column),
         )
         return self._deferred.added_to(batch)
 

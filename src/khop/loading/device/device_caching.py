@@ -71,6 +71,15 @@ def counts_of_host(
     return {NEEDED: needed, CACHED: sum(found)}
 
 
+def counts_in_cache(nodes: Mapping[NodeType, Tensor], copies: Counted) -> dict[str, float]:
+    """Return the counts of a batch on the device, or none without a cache. The host waits for them."""
+    if not copies:
+        return {}
+    needed = sum(nodes[node_type].numel() for node_type, _ in copies)
+    cached = sum(int((of.slots[nodes[node_type]] >= 0).sum()) for (node_type, _), of in copies.items())
+    return {NEEDED: needed, CACHED: cached}
+
+
 class SlotCounts:
     """Counts of batches in pinned columns with copies on a device, made there: nothing waits.
 

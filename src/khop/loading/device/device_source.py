@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from khop.kernels.gather import Copies
 from khop.loading.columns import ColumnChoice, DeferredColumns
 from khop.loading.device.batch_check import BatchCheck
 from khop.loading.device.batch_slot import BatchSlot, StepInput
-from khop.loading.device.device_caching import CopiesByColumn, SlotCounts
+from khop.loading.device.device_caching import CopiesByColumn, SlotCounts, counts_in_cache
 from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.device.self_proof import checks_of, why_not_proven
 from khop.loading.device.streams import Event, Stream, Streams
@@ -38,7 +38,7 @@ from khop.loading.source import (
 )
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.capacities import Capacities
-from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
+from khop.sampling.on_device.device_batch import DeviceBatch, drawn_alone, exact_sample
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.sampler import KernelSampler, PlantedSeeds, check_seeds, check_times
@@ -49,8 +49,10 @@ from khop.sampling.seeds import SeedOrder, Seeds
 class StaticRoom:
     """Buffers of a few batches with static shapes, and the stream that fills them."""
 
+    source: DeviceSource
+    deferred: DeferredColumns
     sampler: KernelSampler  # over the graph on the CPU
-    slots: tuple[BatchSlot, ...]
+    slots: list[BatchSlot]
     streams: Streams
     stream: Stream
     capacities: Capacities
@@ -67,6 +69,27 @@ class StaticBatches:
     order: SeedOrder
     progress: LoopProgress
     check: BatchCheck | None = None  # of the first batch of each epoch; None: no comparison
+
+    def measured(self, steps: Iterable[Position]) -> Capacities:
+        """Return the capacities that this rank's batches of some steps need, and those of all batches so far.
+
+        They are measured as in the beginning, on the CPU.
+        """
+        requests = [request_of(self.order, at.epoch, at.step) for at in steps]
+        found = self.room.source.measured([(request.seeds(), request.key) for request in requests])
+        return found.joined(self.room.capacities)
+
+    def resized(self, capacities: Capacities) -> StaticBatches:
+        """Return the same batches in buffers of other capacities; the buffers of this object are freed.
+
+        Their work must have ended.
+        """
+        room = self.room
+        if self.check is not None:
+            self.check.join()
+        number = len(room.slots)
+        room.slots.clear()
+        return replace(self, room=room.source.static(number, room.deferred, capacities))
 
     def epoch(self, epoch: int) -> StaticLoop:
         """Begin the loop over an epoch; after `load_state_dict`, over the remaining batches."""
@@ -119,7 +142,7 @@ class StaticLoop:
         return nullcontext() if check is None else check.of_loop(requests)
 
     def made(self, slot: BatchSlot | None, seeds: Seeds) -> None:
-        """Compare the batch in a slot before the slot is filled again. None: the CPU has made the batch."""
+        """Compare the batch in a slot before the slot is filled again. None: the batch exceeded the slot."""
         check, room = self.batches.check, self.batches.room
         if check is not None:
             with room.streams.issuing(room.stream):
@@ -171,7 +194,7 @@ class DeviceSource:
 
     Its batches are those of `host`, bit for bit. The kernels of the next batch are started before the host
     waits for the counts of the current one: one wait per batch. A finished batch is a copy, so its slot is
-    reused in the order of the stream. A batch that exceeds the slots is made by `host`.
+    reused in the order of the stream. A batch that exceeds the slots gets larger buffers of its own.
     """
 
     def __init__(self, host: LocalSource, stores: PlacedStores, streams: Streams, warm_up: WarmUp) -> None:
@@ -189,7 +212,11 @@ class DeviceSource:
     def prepare(self) -> None:
         """Measure on a few batches of the CPU how large slots have to be, and allocate the tables."""
         if self._plan is None:
-            self._plan_for(measured_capacities(self._host.sampler, self._warm_up()))
+            self._plan_for(self.measured())
+
+    def measured(self, more: Sequence[tuple[Seeds, DrawKey]] = ()) -> Capacities:
+        """Return the capacities for the first batches, and for some more of them, drawn by the CPU."""
+        return measured_capacities(self._host.sampler, [*self._warm_up(), *more])
 
     def make(self, request: BatchRequest) -> Drawn:
         """Make one batch that is waited for."""
@@ -234,18 +261,21 @@ class DeviceSource:
             record = self._streams.recorder(self._stream)
             links = self._sampler.planted(self._warm_up()[0][0]).links
             with self._streams.issuing(self._stream):
-                slots = tuple(
+                slots = [
                     BatchSlot(plan, features, chosen, record, copies, links, deferred) for _ in range(number)
-                )
-        return StaticRoom(self._sampler, slots, self._streams, self._stream, plan.capacities)
+                ]
+        return StaticRoom(self, deferred, self._sampler, slots, self._streams, self._stream, plan.capacities)
 
     def _plan_for(self, capacities: Capacities) -> None:
         """Allocate the tables of batches up to these capacities, instead of those before."""
         assert self._stores.edges is not None
         self._idle.clear()
-        self._plan = None
         with self._streams.issuing(self._stream):
-            self._plan = BatchPlan(self._sampler.over(self._stores.edges), capacities, self._stores.device)
+            if self._plan is None:
+                edges, device = self._stores.edges, self._stores.device
+                self._plan = BatchPlan(self._sampler.over(edges), capacities, device)
+            else:
+                self._plan = self._plan.resized(capacities)
         self._check_kernels(capacities)
 
     def _check_kernels(self, capacities: Capacities) -> None:
@@ -280,22 +310,27 @@ class DeviceSource:
 
     def _finish(self, issued: _Issued) -> Drawn:
         """Wait for the counts of a batch, and start its copies and gathers."""
-        if issued.slot is not None and issued.counted is not None:
+        if issued.counted is not None:
             issued.counted.synchronize()
+        with self._lock, self._streams.issuing(self._stream):
+            sample, traffic = self._sample(issued)
+            links = {t: rows.map(self._moved) for t, rows in issued.planted.links.items()}
+            sample = issued.seeds.added_to(replace(sample, links=links), self._moved)
+            return self._drawn(sample, issued.started, traffic)
+
+    def _sample(self, issued: _Issued) -> tuple[Sample, Mapping[str, float]]:
+        """Return the sample of a batch that has been counted, and its counts in cached columns."""
+        planted = issued.planted
+        if issued.slot is not None:
             counts, batch = counts_of(issued.slot.counts), issued.slot.batch
-            traffic = issued.slot.cached.counts()
-            with self._lock, self._streams.issuing(self._stream):
-                fits = counts.overflowed != batch.stamp
-                sample = exact_sample(batch, counts, issued.planted.seeds).map(Tensor.clone) if fits else None
-                self._idle.append(issued.slot)
-                if sample is not None:
-                    links = {t: rows.map(self._moved) for t, rows in issued.planted.links.items()}
-                    sample = issued.seeds.added_to(replace(sample, links=links), self._moved)
-                    return self._drawn(sample, issued.started, traffic)
+            self._idle.append(issued.slot)
+            if counts.overflowed != batch.stamp:
+                sample = exact_sample(batch, counts, planted.seeds).map(Tensor.clone)
+                return sample, issued.slot.cached.counts()
         self.overflows += 1
-        request = issued.request
-        drawn = self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
-        return drawn if self._copies else replace(drawn, traffic={})  # all batches count the same
+        assert self._plan is not None, "it has made the slots"
+        sample = drawn_alone(self._plan, planted.seeds, issued.request.key, planted.excluded)
+        return sample, counts_in_cache(sample.nodes, self._copies)
 
     def _new_slot(self) -> _Slot:
         assert self._plan is not None, "prepare comes first"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from khop.graph.rule import Hop, Rule, reads_times
 from khop.kernels.triton.exclude_edges import check_pairs
 from khop.kernels.triton.node_table import STAMP_LIMIT
-from khop.sampling.on_device.capacities import Capacities
+from khop.sampling.on_device.capacities import Capacities, Most
 from khop.sampling.on_device.edge_arrays import Degrees, EdgeArrays, edge_arrays, stream_of
 from khop.sampling.on_device.inputs import PairsByType
 from khop.sampling.on_device.type_nodes import DenseTable, TreeTable
@@ -43,10 +44,8 @@ class BatchPlan:
         graph = sampler.graph.in_one_piece("sampling on the device")
         self._graph = graph
         self.sampler = sampler
-        self.capacities = capacities
         self.device = torch.device(device)
         self.node_types = graph.schema.node_types
-        self.seeds: Mapping[NodeType, int] = {t: n for t, n in capacities.nodes[0].items() if n}
         followed = [t for t in graph.schema.edge_types if any(hop.fanouts.get(t) for hop in sampler.hops)]
         self.arrays: Mapping[EdgeType, EdgeArrays] = {
             t: edge_arrays(graph, t, sampler.hops[0], self.device) for t in followed
@@ -59,16 +58,26 @@ class BatchPlan:
         self.degrees = None if counted is None else self._degrees(counted)  # see `SymmetricSum`
         for arrays in self.arrays.values():
             _ = arrays.csc.most_edges  # read from the device now, not in the first batch
-        self.tables: Mapping[NodeType, DenseTable | TreeTable] = {
-            t: self._table(t, graph.num_nodes(t)) for t in self.node_types
-        }
-        self.excluded: PairsByType = {
-            t: (n, graph.num_nodes(t[0])) for t, n in capacities.excluded.items() if n
-        }
-        for edge_type in self.excluded:
-            check_pairs(graph.num_nodes(edge_type[0]), graph.num_nodes(edge_type[2]))
+        self.tables: Mapping[NodeType, DenseTable | TreeTable] = {}
+        self._fit(capacities)
         self._stamp = last_stamp
+        self._first: BatchPlan | None = None  # counts the batches; None: this plan does
         self.last_made = torch.zeros(1, dtype=torch.int64, device=self.device)  # stamp of the last batch
+
+    def resized(self, capacities: Capacities) -> BatchPlan:
+        """Return a plan of batches with other capacities; both share arrays and tables, and one stream."""
+        other = copy(self)
+        other._first = self._first or self
+        other._fit(capacities)
+        return other
+
+    @property
+    def most(self) -> Most:
+        """The most nodes and edges of a batch; without limits for disjoint trees, which repeat them."""
+        if self.sampler.is_disjoint:
+            return Most({}, {})
+        nodes = {t: self._graph.num_nodes(t) for t in self.node_types}
+        return Most(nodes, {t: arrays.csc.num_edges for t, arrays in self.arrays.items()})
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -102,6 +111,8 @@ class BatchPlan:
 
     def next_stamp(self) -> int:
         """Return the number of the next batch: it rises, and tables tell batches apart by it."""
+        if self._first is not None:
+            return self._first.next_stamp()
         if self._stamp == STAMP_LIMIT:
             for table in self.tables.values():
                 table.clear()
@@ -109,6 +120,19 @@ class BatchPlan:
             self.last_made.zero_()
         self._stamp += 1
         return self._stamp
+
+    def _fit(self, capacities: Capacities) -> None:
+        """Take capacities, and the tables and inputs that depend on them."""
+        graph = self._graph
+        self.capacities = capacities
+        self.seeds: Mapping[NodeType, int] = {t: n for t, n in capacities.nodes[0].items() if n}
+        if not self.tables or self.sampler.is_disjoint:
+            self.tables = {t: self._table(t, graph.num_nodes(t)) for t in self.node_types}
+        self.excluded: PairsByType = {
+            t: (n, graph.num_nodes(t[0])) for t, n in capacities.excluded.items() if n
+        }
+        for edge_type in self.excluded:
+            check_pairs(graph.num_nodes(edge_type[0]), graph.num_nodes(edge_type[2]))
 
     def _has_weights(self) -> bool:
         """Return True if edges have weights; ValueError if kernels cannot compute them."""

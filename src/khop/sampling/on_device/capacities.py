@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from khop.schema import EdgeType, NodeType
 Type = TypeVar("Type", NodeType, EdgeType)
 MEASURED = 16  # batches; see benchmarks/overflows.py
 SLACK, SIGMAS = 1.05, 4.0
+_LEAST = 64  # room that is added to twice the room, for types that measured batches did not have
 
 
 def room(counts: Sequence[int]) -> int:
@@ -24,6 +25,14 @@ def room(counts: Sequence[int]) -> int:
     """
     most = math.ceil(max(counts) * SLACK)
     return most if len(counts) < 2 else max(most, math.ceil(fmean(counts) + SIGMAS * stdev(counts)))
+
+
+@dataclass(frozen=True)
+class Most:
+    """The most nodes and edges of each type that a batch can have; types without an entry have no limit."""
+
+    nodes: Mapping[NodeType, int]
+    edges: Mapping[EdgeType, int]
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,31 @@ class Capacities:
         taken = tuple({t: room(counts) for t, counts in hop.items()} for hop in edges)
         return cls(tuple(nodes), tuple(rows), taken)
 
+    def doubled(self, most: Most) -> Capacities:
+        """Return room for twice as many nodes, rows and edges, but not for more than a batch can have."""
+        nodes, rows = (
+            tuple(_doubled(level, most.nodes) for level in levels) for levels in (self.nodes, self.rows)
+        )
+        edges = tuple(_doubled(hop, most.edges) for hop in self.edges)
+        return replace(self, nodes=nodes, rows=rows, edges=edges)
+
+    def joined(self, other: Capacities) -> Capacities:
+        """Return room for the batches of both."""
+        levels = {
+            name: tuple(map(_larger, getattr(self, name), getattr(other, name)))
+            for name in ("nodes", "rows", "edges")
+        }
+        pairs, links = _larger(self.excluded, other.excluded), _larger(self.links, other.links)
+        return Capacities(**levels, excluded=pairs, links=links)
+
+    def holding(self, seeds: Mapping[NodeType, int], excluded: Mapping[EdgeType, int]) -> Capacities:
+        """Return capacities with room for all seeds, duplicates included, and for all excluded pairs."""
+        nodes = tuple({t: max(n, seeds.get(t, 0)) for t, n in level.items()} for level in self.nodes)
+        # Nodes after a hop are also the rows of the next one, or more than those.
+        rows = tuple({t: max(n, seeds.get(t, 0)) for t, n in hop.items()} for hop in self.rows)
+        pairs = {t: max(self.excluded.get(t, 0), excluded.get(t, 0)) for t in {**self.excluded, **excluded}}
+        return replace(self, nodes=nodes, rows=rows, excluded=pairs)
+
     def state(self) -> dict[str, list[dict[str, int]]]:
         """Return the capacities as plain values, for a checkpoint."""
         return {
@@ -92,6 +126,14 @@ class Capacities:
         taken = tuple({named[name]: count for name, count in hop.items()} for hop in edges)
         pairs, of_links = ({named[name]: n for name, n in of.items()} for of in (excluded, links))
         return cls(nodes, rows, taken, pairs, of_links)
+
+
+def _larger(counts: Mapping[Type, int], others: Mapping[Type, int]) -> dict[Type, int]:
+    return {t: max(counts.get(t, 0), others.get(t, 0)) for t in {**counts, **others}}
+
+
+def _doubled(counts: Mapping[Type, int], most: Mapping[Type, int]) -> dict[Type, int]:
+    return {t: min(2 * count + _LEAST, most.get(t, 2 * count + _LEAST)) for t, count in counts.items()}
 
 
 def _by_name(counts: Mapping[EdgeType, int]) -> dict[str, int]:

@@ -34,7 +34,15 @@ from khop.sampling.on_device.device_draw import (
 )
 from khop.sampling.on_device.edge_arrays import EdgeWeights, ElapsedTimes, Ends, RowFanout
 from khop.sampling.on_device.inputs import Excluded, Inputs
-from khop.sampling.on_device.type_nodes import Branches, Cell, Cells, Counts, SlotKeys, TypeNodes
+from khop.sampling.on_device.type_nodes import (
+    Branches,
+    Cell,
+    Cells,
+    Counts,
+    SlotKeys,
+    TypeNodes,
+    counts_of,
+)
 from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
@@ -241,6 +249,25 @@ def exact_sample(batch: DeviceBatch, counts: Counts, seeds: Seeds) -> Sample:
         }
         blocks.append(Block(adjacencies, levels[level + 1], levels[level]))
     return Sample(nodes, tuple(reversed(blocks)), seed_index, trees=trees)
+
+
+def drawn_alone(plan: BatchPlan, seeds: Seeds, key: DrawKey, excluded: Excluded) -> Sample:
+    """Draw a batch that exceeds the capacities of its plan, with room that is doubled until the batch fits.
+
+    The batch is made in the current stream, which has the earlier batches of the plan, or comes after them.
+    The host waits for its counts.
+    """
+    capacities = plan.capacities
+    pairs = {t: ends.shape[1] for t, ends in excluded.items()}
+    while True:
+        larger = capacities.doubled(plan.most)
+        capacities = larger.holding({t: ids.numel() for t, ids in seeds.nodes.items()}, pairs)
+        batch = DeviceBatch(plan.resized(capacities))
+        batch.write(seeds, key, excluded)
+        batch.launch()
+        counts = counts_of(batch.cells.values)
+        if counts.overflowed != batch.stamp:
+            return exact_sample(batch, counts, seeds)
 
 
 def padded_sample(batch: DeviceBatch) -> PaddedSample:

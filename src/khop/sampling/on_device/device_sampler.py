@@ -1,4 +1,4 @@
-"""Sampler on a GPU with static shapes. Batches that exceed a capacity are sampled on the CPU."""
+"""Sampler on a GPU with static shapes. Batches that exceed a capacity get larger shapes of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from khop.draw import DrawKey
 from khop.graph.rule import reads_times
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.capacities import Capacities, Type, room
-from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
+from khop.sampling.on_device.device_batch import DeviceBatch, drawn_alone, exact_sample
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.sampler import NeighborSampler, Sampler, check_seeds, check_times
 from khop.sampling.seeds import Seeds
@@ -23,8 +23,8 @@ from khop.schema import EdgeType, NodeType
 class DeviceSampler:
     """Sampler with the results of a `NeighborSampler` or `LinkSampler`, bit for bit, made on a device.
 
-    Capacities come from a few ordinary batches. `sample` waits for the device once. Negatives are drawn on
-    the CPU. Not thread-safe: its batches share tables and are made in one stream.
+    Capacities come from a few ordinary batches. `sample` waits for the device once if the batch fits.
+    Negatives are drawn on the CPU. Not thread-safe: its batches share tables and are made in one stream.
     """
 
     def __init__(self, sampler: Sampler, capacities: Capacities, device: torch.device | str) -> None:
@@ -47,15 +47,15 @@ class DeviceSampler:
         planted = self._in_kernels.planted(seeds)
         check_seeds(self._sampler.graph, planted.seeds.nodes)
         check_times(planted.seeds, self.plan.rule)
+        links = {t: rows.map(self._moved) for t, rows in planted.links.items()}
         if self._batch.inputs.fits(planted.seeds, planted.excluded):
             self._batch.write(planted.seeds, key, planted.excluded)
             self._batch.launch()
             counts = counts_of(self._batch.cells.values)  # the only wait for the device
             if counts.overflowed != self._batch.stamp:
-                links = {t: rows.map(self._moved) for t, rows in planted.links.items()}
                 return replace(exact_sample(self._batch, counts, planted.seeds), links=links)
         self.overflows += 1
-        return self._sampler.sample(seeds, key).map(self._moved)
+        return replace(drawn_alone(self.plan, planted.seeds, key, planted.excluded), links=links)
 
     def _moved(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.plan.device)
