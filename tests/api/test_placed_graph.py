@@ -64,6 +64,20 @@ def test_batches_of_any_topology_are_those_of_the_cpu(folder: Path, topology: st
     assert bits(loader(placed).batch(0, 1)) == bits(loader(graph).batch(0, 1))
 
 
+def test_kernels_do_not_draw_for_a_sampler_of_other_edges(folder: Path) -> None:
+    """As of training edges, with the columns of the whole graph."""
+    graph = khop.open_graph(folder)
+    few = graph.keeping({("item", "bought", "user"): [torch.arange(0, 3000, 3)]})
+    sampler, seeds = khop.NeighborSampler(few, [3, 2]), {"user": range(40)}
+    expected = bits(khop.Loader(sampler, seeds, 40, graph=graph, columns=["x"]).batch(0, 0))
+    placed = graph.on("cuda", columns="device")
+    with pytest.warns(UserWarning, match="sampled on the CPU.* the sampler's graph has other edges"):
+        loader = khop.Loader(sampler, seeds, 40, graph=placed, columns=["x"])
+    assert bits(loader.batch(0, 0)) == expected
+    with pytest.raises(ValueError, match=r"place it, too, with Graph\.on"):
+        khop.Loader(sampler, seeds, 40, graph=graph.on("cuda", topology="device"), columns=["x"])
+
+
 def test_links_on_a_gpu_are_those_of_the_cpu(folder: Path) -> None:
     graph = khop.open_graph(folder)
     edges = torch.stack(
@@ -141,21 +155,24 @@ def test_a_placed_graph_pickles_as_the_graph_and_the_request(folder: Path) -> No
     assert again.stores.plan.work.total == 10**9
 
 
-def test_a_partitioned_graph_keeps_its_stores_on_the_host(folder: Path, tmp_path: Path) -> None:
+def test_a_partitioned_graph_in_one_process_is_placed_like_any_other(folder: Path, tmp_path: Path) -> None:
     khop.partition_graph(folder, tmp_path / "parts", parts=2)
     graph = khop.open_graph(tmp_path / "parts")
-    placed = graph.on("cuda")
-    assert [bits(batch) for batch in loader(placed).epoch(0)] == [
-        bits(batch) for batch in loader(graph).epoch(0)
-    ]
+    expected = batches(graph)
+    assert batches(graph.on("cuda")) == expected  # only what is requested is placed
+    placed = graph.on("cuda", topology="host", columns={"x": "pinned", "age": "disk"}, cache={"x": "2kB"})
+    assert "topology host, columns x pinned, 0.00 MB of x cached" in placed.placement
+    assert batches(placed) == expected
+    again = pickle.loads(pickle.dumps(placed))
+    assert (again.placement, batches(again)) == (placed.placement, expected)
+    on_gpu = graph.on("cuda", topology="device", columns="device")
+    assert bits(loader(on_gpu).batch(0, 1)) == expected[1]
     with pytest.raises(
-        ValueError, match="partitioned graph stay in host memory or on disk; leave topology and"
+        ValueError, match=r"cache of 'x': the CPU reads this column.*'x': \"pinned\"} as well"
     ):
-        graph.on("cuda", topology="device")
-    with pytest.raises(
-        ValueError, match=r"all partitions are in this process, so it exchanges no rows: give"
-    ):
-        graph.on("cuda", columns={"x": "device"})
+        graph.on("cuda", topology="device", columns={"age": "device"}, cache={"x": "2kB"})
+    with pytest.raises(ValueError, match=r"no node type has a column 'z'"):
+        graph.on("cuda", columns={"z": "device"})
     with pytest.raises(ValueError, match=r"device 'cpu': only a GPU reads device and pinned memory"):
         graph.on("cpu", columns={"x": "device"})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -11,8 +13,10 @@ from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.row_wire import Wire
 from khop.distributed.processes.group import ALONE
 from khop.graph.features.store import Rows
+from khop.graph.partitions.local_partitions import joined_graph
 from khop.graph.partitions.parts_folder import PartsFolder, open_parts
-from khop.loading.device.device_placement import DevicePlacement
+from khop.graph.store import CscGraph
+from khop.loading.device.device_placement import DevicePlacement, StorePlace
 from khop.loading.device.memory_plan import WorkSizes
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
@@ -25,8 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> PartsFolder:
     return open_parts(home / "parts")
 
 
-def target(*, memory: HostAsDevice | None, lanes: bool = True, no_kernels: str | None = None) -> PartsTarget:
-    return PartsTarget(Lanes(ALONE, 1) if lanes else None, Wire.STORED, memory, no_kernels, WorkSizes())
+def target(
+    *,
+    memory: HostAsDevice | None,
+    no_kernels: str | None = None,
+    edges: Callable[[], CscGraph] | None = None,
+) -> PartsTarget:
+    return PartsTarget(Lanes(ALONE, 1), Wire.STORED, memory, no_kernels, WorkSizes(), edges)
 
 
 def test_rows_of_this_rank_are_on_the_gpu_and_other_columns_on_the_host(folder: PartsFolder) -> None:
@@ -56,26 +65,58 @@ def test_without_columns_on_the_gpu_all_stays_on_the_host(folder: PartsFolder) -
 
 
 @pytest.mark.parametrize(
-    ("columns", "lanes", "no_kernels", "problem"),
+    ("columns", "no_kernels", "problem"),
     [
-        ("device", False, None, "all partitions are in this process, so it exchanges no rows"),
-        ("sharded", True, None, 'columns "sharded": each rank of a partitioned graph has a part'),
-        (
-            "device",
-            True,
-            "Triton is not installed",
-            "kernels cannot make the batches: Triton is not installed; or",
-        ),
+        ("sharded", None, 'columns "sharded": each rank of a partitioned graph has a part'),
+        ("device", "Triton is not installed", "kernels cannot make the batches: Triton is not installed; or"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_an_error(
-    folder: PartsFolder, columns: str, lanes: bool, no_kernels: str | None, problem: str
+    folder: PartsFolder, columns: str, no_kernels: str | None, problem: str
 ) -> None:
     request = DevicePlacement.of("cuda", columns=columns)
     with pytest.raises(ValueError, match=problem):
-        placed_parts(folder, request, target(memory=HostAsDevice(), lanes=lanes, no_kernels=no_kernels))
+        placed_parts(folder, request, target(memory=HostAsDevice(), no_kernels=no_kernels))
     cached = DevicePlacement.of("cuda", columns=columns, cache="1kB")
-    with pytest.raises(ValueError, match="edges of a partitioned graph stay in host memory"):
+    with pytest.raises(ValueError, match="leave cache out and call `Loader"):
         placed_parts(folder, cached, target(memory=HostAsDevice()))
+    with_edges = DevicePlacement.of("cuda", "device", columns)
+    with pytest.raises(ValueError, match=r'each rank has a part of the edges.*placement="features"'):
+        placed_parts(folder, with_edges, target(memory=HostAsDevice()))
+    alone = DevicePlacement.of("cuda", "device")
+    with pytest.raises(ValueError, match='give columns "device" or "pinned" as well'):
+        placed_parts(folder, alone, target(memory=HostAsDevice(), edges=lambda: joined_graph(folder)))
     with pytest.raises(ValueError, match="the graph is in memory, not in a folder"):
         placed_parts(None, request, target(memory=HostAsDevice()))
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "place"),
+    [
+        ({}, "auto", "device"),
+        ({StorePlace.DEVICE: 2000}, "auto", "pinned"),
+        ({StorePlace.DEVICE: 2000, StorePlace.PINNED: 0}, "auto", "host"),
+        ({}, "pinned", "pinned"),
+        ({}, "host", "host"),
+    ],
+)
+def test_the_whole_topology_goes_to_the_first_memory_with_room(
+    folder: PartsFolder, most: dict[StorePlace, int], asked: str, place: str
+) -> None:
+    """The rows take 1,800 bytes."""
+    request, memory = DevicePlacement.of("cuda", asked, {"x": "device"}), HostAsDevice(most)
+    on_gpu = target(memory=memory, edges=lambda: joined_graph(folder))
+    stores, _, rows = placed_parts(folder, request, on_gpu)
+    assert rows is not None
+    assert (stores.plan.topology, stores.edges is not None) == (place, place != "host")
+    assert f"topology {place}, columns x device" in stores.line
+    assert stores.plan.request == request
+    if place == "host":
+        assert (memory.taken[StorePlace.DEVICE], memory.taken[StorePlace.PINNED]) == (1800, 0)
+
+
+def test_a_requested_topology_without_room_is_an_error(folder: PartsFolder) -> None:
+    memory = HostAsDevice({StorePlace.DEVICE: 2000})
+    on_gpu = target(memory=memory, edges=lambda: joined_graph(folder))
+    with pytest.raises(ValueError, match='topology "device" could not be placed: out of memory'):
+        placed_parts(folder, DevicePlacement.of("cuda", "device", {"x": "device"}), on_gpu)

@@ -84,9 +84,9 @@ def test_a_batch_waits_for_its_status_alone(monkeypatch: pytest.MonkeyPatch) -> 
     waits: list[Point] = []
     monkeypatch.setattr(Point, "synchronize", lambda point: waits.append(point))
 
-    def noted(self: DeviceLaneSource, sent: object, rows: object) -> object:
+    def noted(self: DeviceLaneSource, *given: object) -> object:
         with counting() as reads:
-            found = with_columns(self, sent, rows)  # type: ignore[arg-type]
+            found = with_columns(self, *given)  # type: ignore[arg-type]
         exchanged.append(dict(reads))
         return found
 

@@ -225,7 +225,9 @@ def _compare(rank: int, device: str) -> None:
     # As if each rank were on a machine of its own: values of others do not count.
     apart = machine_ranks(replace(group, local_rank=0, local_world_size=1))
     assert apart.is_first
-    assert apart.first_says(f"path {rank}") == f"path {rank}"
+    for _ in range(3 * rank):  # the ranks of one machine may call more often, after a failed allocation
+        assert apart.first_says(f"path {rank}") == f"path {rank}"
+    assert apart.first_says("") == ""
     assert apart.all_say(rank)
 
 

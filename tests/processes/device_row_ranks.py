@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from khop.run.read import RawRun
 from khop.run.tasks.link_run_task import LinkTask
 from khop.training.gradients import BucketAverage
 from processes.feature_ranks import of_the_first, store_of
+from support import triton_interpreter
 from support.covered import covered
 from support.delaying_streams import PromptStreams
 from support.host_as_device import HostAsDevice
@@ -244,10 +246,10 @@ def traffic_of(batch: Batch) -> dict[str, float]:
     return {name: count for name, count in batch.traffic.items() if name != "seconds"}
 
 
-def same_batches(path: str, placement: str, columns: object) -> dict[str, object]:
+def same_batches(path: str, placement: str, columns: dict[str, str] | str) -> dict[str, object]:
     """Differences of batches with rows on devices from batches over the host, and the traffic of both."""
     plain = khop.open_graph(path, placement=placement)
-    graph = khop.open_graph(path, placement=placement).on("cuda", columns=columns)
+    graph = khop.open_graph(path, placement=placement).on("cuda", topology="host", columns=columns)
     expected = [bits(batch) for batch in loader_of(plain).epoch(0)]
     wrong: list[object] = []
     loader = loader_of(graph)
@@ -276,10 +278,10 @@ def same_batches(path: str, placement: str, columns: object) -> dict[str, object
     }
 
 
-def with_repeats(path: str) -> dict[str, object]:
+def with_repeats(path: str, topology: str = "host") -> dict[str, object]:
     """Batches of which some exceed the messages, on some rank."""
     expected = [bits(batch) for batch in loader_of(khop.open_graph(path)).epoch(0)]
-    graph = khop.open_graph(path).on("cuda", columns="device")
+    graph = khop.open_graph(path).on("cuda", topology=topology, columns="device")
     with patch("khop.distributed.rank_rows.room", lambda counts: int(0.7 * max(counts))):
         loader = loader_of(graph)
     loader.cache_features(0, device_cache_bytes=600)
@@ -358,7 +360,7 @@ def order_of_collectives(path: str) -> list[str]:
         return work
 
     gradients = BucketAverage(group, [torch.full((3,), group.rank + 1.0)])
-    loader = loader_of(khop.open_graph(path).on("cuda", columns="device"))
+    loader = loader_of(khop.open_graph(path).on("cuda", topology="host", columns="device"))
     with patch.object(Peers, "swap", swapping), patch("torch.distributed.all_reduce", averaging):
         for _ in range(3):
             for _ in loader:
@@ -370,7 +372,10 @@ def order_of_collectives(path: str) -> list[str]:
 def loaders(rank: int, device: torch.device, path: str, out: str) -> None:
     """Everything above."""
     told: dict[str, object] = {}
-    asked: list[tuple[str, object]] = [("features", "device"), ("features", {"x": "pinned", "age": "host"})]
+    asked: list[tuple[str, dict[str, str] | str]] = [
+        ("features", "device"),
+        ("features", {"x": "pinned", "age": "host"}),
+    ]
     with host_as_gpu():
         for placement, columns in (*asked, ("all", "device")):
             told[f"{placement} {columns}"] = same_batches(path, placement, columns)
@@ -378,5 +383,80 @@ def loaders(rank: int, device: torch.device, path: str, out: str) -> None:
         told["repeats"] = with_repeats(path)
         told["run"] = placed_run(path, {"target": "user", "label": "age"})
         told["link run"] = placed_run(path, {"kind": "link-prediction", "target": "user buys item"})
+    this_group().barrier()
+    Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))
+
+
+def drawn_batches(graph: khop.Graph) -> list[object]:
+    """The batches of an epoch, one alone after a loop that was left early, and some with cached rows."""
+    loader = loader_of(graph)
+    found = [bits(batch) for batch in loader.epoch(0)]
+    for step, _ in enumerate(loader.epoch(1)):
+        if step == 0:
+            break
+    found.append(bits(loader.batch(0, 2)))
+    if graph.features.is_collective:
+        loader.cache_features(0, device_cache_bytes="2kB")
+    return found + [bits(batch) for batch in loader.epoch(1)]
+
+
+def made_by(loader: khop.Loader) -> str:
+    """The source of a loader's batches, and of its draws."""
+    source = loader._batches.source
+    is_exchanged = isinstance(source, DeviceLaneSource)
+    return (
+        f"{type(source).__name__}, {type(source._draws).__name__}" if is_exchanged else type(source).__name__
+    )
+
+
+def drawn_on_devices(path: str, placement: str, topology: str) -> dict[str, object]:
+    """Differences of batches that kernels draw from those of the CPU, and where they are made."""
+    plain = khop.open_graph(path, placement=placement)
+    graph = plain.on("cuda", topology=topology, columns="device")
+    expected, found = drawn_batches(plain), drawn_batches(graph)
+    loader = loader_of(graph)
+    return {
+        "wrong": [step for step, both in enumerate(zip(found, expected, strict=True)) if both[0] != both[1]],
+        "made": made_by(loader),
+        "placement": graph.placement,
+        "traffic": [traffic_of(batch) for batch in loader.epoch(0)],
+        "host": [traffic_of(batch) for batch in loader_of(plain).epoch(0)],
+    }
+
+
+def first_batch(graph: khop.Graph, rule: khop.Uniform | khop.Weighted | khop.Temporal) -> object:
+    users = torch.arange(0, 300, 9)
+    times = 5000 + users if isinstance(rule, khop.Temporal) else None
+    hops = [{("item", "bought", "user"): 3, "*": 0}, {("user", "buys", "item"): 2, "*": 0}]
+    sampler = khop.NeighborSampler(graph, hops, rule=rule)
+    loader = khop.Loader(sampler, {"user": users}, 34, columns=["x"], seed_times=times, threads=1)
+    return bits(loader.batch(0, 0))
+
+
+def other_draws(path: str) -> dict[str, object]:
+    """Batches drawn by weight and by time, and a loader with a column that the CPU gathers."""
+    graph = khop.open_graph(path)
+    placed = graph.on("cuda", topology="device", columns="device", check="none")
+    wrong: list[str] = []
+    for rule in (khop.Weighted("weight"), khop.Temporal("time")):
+        found, expected = (first_batch(each, rule) for each in (placed, graph))
+        wrong += [str(rule)] * (found != expected)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        mixed = loader_of(graph.on("cuda", columns={"x": "device"}))
+    return {"wrong": wrong, "mixed": made_by(mixed), "said": [str(each.message) for each in said]}
+
+
+@covered
+def draws(rank: int, device: torch.device, path: str, out: str) -> None:
+    """Batches that kernels draw on devices of ranks with the whole topology each."""
+    triton_interpreter.correct()
+    told: dict[str, object] = {}
+    with host_as_gpu():
+        for placement, topology in (("features", "device"), ("features", "auto"), ("whole", "pinned")):
+            told[f"{placement} {topology}"] = drawn_on_devices(path, placement, topology)
+        if this_group().world_size > 1:
+            told["repeats"] = with_repeats(path, "device")
+            told["others"] = other_draws(path)
     this_group().barrier()
     Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))

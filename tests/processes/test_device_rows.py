@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import khop
-from processes.device_row_ranks import PARTS, exchanges, loaders
+from processes.device_row_ranks import PARTS, draws, exchanges, loaders
 from support.small_typed_folders import write_typed_graph
 from support.started_ranks import StartedRanks
 
@@ -119,3 +119,47 @@ def test_a_run_places_the_rows_of_its_columns(loaded: list[dict[str, Any]]) -> N
         assert of_rank["run"]["columns"] == {"user": ["age", "x"]}
         assert of_rank["link run"]["columns"] == {"user": ["x"]}
         assert "x device" in of_rank["run"]["placement"]
+
+
+@pytest.fixture(scope="module", params=[1, 2, pytest.param(4, marks=pytest.mark.long)])
+def drawn(
+    tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, request: pytest.FixtureRequest
+) -> list[dict[str, Any]]:
+    """Batches of each rank that kernels draw."""
+    out, procs = tmp_path_factory.mktemp("draws"), request.param
+    khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=4)
+    ranks.launch(draws, procs, (str(out / "parts"), str(out)))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(procs)]
+
+
+@pytest.mark.long
+def test_kernels_draw_where_each_rank_has_the_whole_topology(drawn: list[dict[str, Any]]) -> None:
+    for of_rank in drawn:
+        for name, found in of_rank.items():
+            assert found["wrong"] == [], name
+        made = {name: found["made"] for name, found in of_rank.items() if "made" in found}
+        over_ranks = "DeviceSource" if len(drawn) == 1 else "DeviceLaneSource, DeviceSource"
+        assert made == {
+            "features device": over_ranks,
+            "features auto": over_ranks,
+            "whole pinned": "DeviceSource",
+        }
+        assert "topology device" in of_rank["features auto"]["placement"]
+
+
+@pytest.mark.long
+def test_drawn_batches_count_what_they_exchange(drawn: list[dict[str, Any]]) -> None:
+    for found in (of_rank["features device"] for of_rank in drawn if len(drawn) > 1):
+        for counted, host in zip(found["traffic"], found["host"], strict=True):
+            assert (counted["collectives"], counted["repeated_exchanges"]) == (2, 0)
+            assert counted["remote_rows"] >= host["remote_rows"]
+    repeats = {of_rank["repeats"]["repeats"] for of_rank in drawn if len(drawn) > 1}
+    assert len(drawn) == 1 or (len(repeats) == 1 and repeats.pop() > 0)
+
+
+@pytest.mark.long
+def test_the_cpu_draws_for_columns_that_it_gathers(drawn: list[dict[str, Any]]) -> None:
+    for others in (of_rank["others"] for of_rank in drawn if len(drawn) > 1):
+        assert others["mixed"] == "DeviceLaneSource, NoneType"
+        assert len(others["said"]) == 1
+        assert others["said"][0].endswith("the CPU gathers the columns ['age'] of each batch")

@@ -182,3 +182,8 @@ class PromptStreams(DelayingStreams):
     def _move(self, to: int, origin: int, size: int) -> None:
         super()._move(to, origin, size)
         self.current().run()
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        super().wait(stream, event)
+        assert isinstance(stream, Queue)
+        stream.run()

@@ -27,9 +27,11 @@ from khop.api.open_graph import Graph
 from khop.arguments import check_word, instance_of, one_of, seed_number, shown, whole_number
 from khop.batch import Batch, Sample, Span, num_bytes
 from khop.distributed.device_lane_source import DeviceLaneSource
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Message, sent_to_all
 from khop.distributed.placement import CacheBudgets, CacheBy, LaneSource, affinity_of, with_caches
 from khop.distributed.processes.group import Group, RankValues, this_group
-from khop.distributed.rank_rows import split_by_rows
+from khop.distributed.rank_rows import split_by_rows, without
 from khop.draw import DrawKey
 from khop.errors import Unsupported
 from khop.graph.features.store import FeatureStore
@@ -46,6 +48,7 @@ from khop.loading.device.device_caching import (
     visits_of,
 )
 from khop.loading.device.device_placement import Check, byte_size
+from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.device.static_choice import static_batches_of
 from khop.loading.device.streams import Streams, streams_of
 from khop.loading.device.transfer import Transfer, device_of
@@ -87,7 +90,7 @@ def local_source(
     """Return the source of batches sampled on the CPU; placed columns are gathered on the device."""
     features, stores = _features(graph, choice), graph.stores
     transfer = None if streams is None else Transfer(streams)
-    if stores is None or graph.partition_options is not None or graph.lanes is not None:
+    if stores is None or graph.lanes is not None or not (stores.edges or stores.columns):
         return LocalSource(sampler, features, choice, device, transfer=transfer)
     edges = graph.in_one_piece("stores on a device")
     of_host, of_device = split_choice(choice, stores)
@@ -113,6 +116,9 @@ def device_source(
     if stores is None or stores.edges is None or streams is None:
         return None
     try:
+        sampled = Graph.of(local.sampler.graph)
+        if sampled.topology is not graph.topology:
+            raise ValueError("the sampler's graph has other edges; place it, too, with Graph.on")
         if not order.seeds.is_for_kernels:
             raise ValueError(
                 f'{type(order.seeds).__name__}: these seeds are sampled on the CPU; set topology="host"'
@@ -122,23 +128,33 @@ def device_source(
         source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
         source.prepare()
     except ValueError as error:
-        if stores.plan.request.topology is not None:
-            raise
-        warnings.warn(f"batches are sampled on the CPU, not on the GPU: {error}", stacklevel=4)
+        _sample_on_cpu(stores, error)
         return None
     return source
+
+
+def _sample_on_cpu(stores: PlacedStores, reason: ValueError) -> None:
+    """Warn that the CPU samples; raise the reason if the topology was requested on the GPU."""
+    if stores.plan.request.topology is not None:
+        raise reason
+    warnings.warn(f"batches are sampled on the CPU, not on the GPU: {reason}", stacklevel=5)
 
 
 def batch_check(
     graph: Graph, sampler: Sampler, choice: ColumnChoice, order: SeedOrder, streams: Streams | None
 ) -> BatchCheck | None:
-    """Return the check of GPU batches against the CPU; None for CPU batches, or if it is disabled."""
+    """Return the check of GPU batches against the CPU; None for CPU batches, or if it is disabled.
+
+    Columns that GPUs exchange are not compared.
+    """
     stores = graph.stores
     is_by_kernels = stores is not None and (stores.edges is not None or stores.columns)
-    if stores is None or not is_by_kernels or streams is None or graph.lanes is not None:
+    if stores is None or not is_by_kernels or streams is None or stores.plan.request.check is Check.NONE:
         return None
-    if stores.plan.request.check is Check.NONE:
-        return None
+    if graph.lanes is not None:  # a gather of the columns is collective
+        if order.seeds.is_collective:
+            return None
+        return BatchCheck(LocalSource(sampler, None, ColumnChoice(), torch.device("cpu")), order, streams)
     reference = LocalSource(sampler, _features(graph, choice), choice, torch.device("cpu"))
     return BatchCheck(reference, order, streams)
 
@@ -146,7 +162,7 @@ def batch_check(
 def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
     """Return the source of batches sampled on the CPU: in lanes if the graph is partitioned across ranks.
 
-    Rows on GPUs are exchanged between GPUs.
+    Rows on GPUs are exchanged between GPUs, which sample too if the topology is there.
     """
     if graph.lanes is None:
         return source_of(local, order.seeds.reference)
@@ -155,7 +171,32 @@ def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: S
     choice = ColumnChoice() if rows is None else split_by_rows(local.columns, rows)
     if rows is None or streams is None or choice.is_empty:
         return lane_source
-    return DeviceLaneSource(lane_source, choice, rows, streams, partial(_warm_up, order))
+    draws = _draws_on_device(graph, graph.lanes, lane_source.local, choice, order, streams)
+    return DeviceLaneSource(lane_source, choice, rows, streams, partial(_warm_up, order), draws)
+
+
+_CHOOSING = Message("choosing where to sample", "id")
+
+
+def _draws_on_device(
+    graph: Graph, lanes: Lanes, local: LocalSource, choice: ColumnChoice, order: SeedOrder, streams: Streams
+) -> DeviceSource | None:
+    """Return the source of samples made by kernels; None on all ranks if one of them samples on the CPU.
+
+    `choice` has the columns that GPUs exchange. Collective.
+    """
+    alone = replace(local, features=None, columns=ColumnChoice(), on_device=None, transform=None)
+    stores, on_host = graph.stores, without(local.columns, choice)
+    found = None
+    if stores is not None and stores.edges is not None and not order.seeds.is_collective:
+        if on_host.is_empty:
+            found = device_source(graph, alone, order, streams)
+        else:
+            of_types = (on_host.of_nodes, on_host.of_edges, on_host.of_seeds)
+            names = sorted({name for of in of_types for of_type in of.values() for name in of_type})
+            _sample_on_cpu(stores, ValueError(f"the CPU gathers the columns {names} of each batch"))
+    has_source = torch.tensor([found is not None])
+    return found if all(map(bool, sent_to_all(lanes.peers, has_source, _CHOOSING))) else None
 
 
 def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
@@ -317,7 +358,9 @@ class Loader:
         Batches that are complete in host memory are transformed by the source, on its threads.
         """
         graph, transform = self._graph, self._transform
-        on_device = device_source(graph, local, self._order, self._streams)
+        on_device = None
+        if graph.lanes is None:
+            on_device = device_source(graph, local, self._order, self._streams)
         on_gpu = (graph.stores, graph.rank_rows, local.on_device)
         is_late = bool(self._deferred.tables) or any(part is not None for part in on_gpu)
         local = replace(local, transform=None if is_late else transform)
@@ -459,6 +502,8 @@ class Loader:
         """
         if self._transform is not None:
             raise Unsupported("batches with a transform cannot be recorded; leave launches out")
+        if self._graph.rank_rows is not None:
+            raise Unsupported("GPUs exchange the columns of each batch; leave launches out")
         made = (self._on_device, self._order, self._progress, self._graph.schema, self._deferred)
         return static_batches_of(*made, saved or {}, self._batches.check)
 

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ from khop.graph.store import (
 )
 from khop.graph.tables import EdgeTable
 from khop.kernels.csc import Csc, build_csc
-from khop.loading.device.device_memory import DeviceMemory, memory_of
-from khop.loading.device.device_placement import AUTO, Check, DevicePlacement, StorePlace, byte_size
+from khop.loading.device.device_memory import DeviceMemory, MachineRanks, memory_of
+from khop.loading.device.device_placement import ALL, AUTO, Check, DevicePlacement, StorePlace, byte_size
 from khop.loading.device.memory_plan import WorkSizes
 from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
 from khop.loading.device.static_choice import why_no_batches
@@ -78,6 +79,8 @@ class PartsTarget:
     memory: DeviceMemory | None  # None: the CPU
     no_kernels: str | None  # the reason why kernels cannot make the batches
     work: WorkSizes
+    edges: Callable[[], CscGraph] | None = None  # the whole topology; None: edges are partitioned, too
+    machine: MachineRanks | None = None  # None: one rank on this machine
 
 
 def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsTarget) -> PlacedParts:
@@ -85,13 +88,23 @@ def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsT
 
     Raises ValueError for stores that must stay on the host, and for columns that do not fit.
     """
-    if (request.topology is not None and request.topology.is_read_by_gpu) or request.caches:
-        raise ValueError(
-            f"{request.device}: edges of a partitioned graph stay in host memory or on disk; leave topology "
-            "and cache out (`Loader.cache_features` caches rows of other ranks on a GPU), or open a graph "
-            "that is not partitioned"
-        )
     work, memory = target.work, target.memory
+    has_topology = request.topology is not None and request.topology.is_read_by_gpu
+    if request.caches:
+        raise ValueError(
+            f"{request.device}: a cache for columns of a partitioned graph has rows of other ranks, and is "
+            "made by a loader; leave cache out and call `Loader.cache_features(0, device_cache_bytes=...)`"
+        )
+    if has_topology and target.edges is None:
+        raise ValueError(
+            f'{request.device}: topology "{request.topology}": each rank has a part of the edges, from '
+            'which the CPU samples; leave topology out, or open the graph with placement="features"'
+        )
+    if has_topology and not any(place.is_read_by_gpu for place in request.columns.values()):
+        raise ValueError(
+            f'{request.device}: topology "{request.topology}": GPUs that sample exchange the columns of a '
+            'partitioned graph, too; give columns "device" or "pinned" as well, or leave topology out'
+        )
     if not request.columns and memory is not None:
         return PlacedStores.none(request, work, memory.device), None, None
     if not isinstance(folder, PartsFolder):
@@ -116,13 +129,11 @@ def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsT
 def _rows_on_gpu(
     folder: PartsFolder, request: DevicePlacement, target: PartsTarget, memory: DeviceMemory
 ) -> PlacedParts:
-    """Place this rank's rows of the requested columns on its GPU, and the other columns on the host."""
-    if target.lanes is None:
-        raise ValueError(
-            f"{request.device}: all partitions are in this process, so it exchanges no rows: give "
-            'columns="host", "mapped" or "disk", open a graph that is not partitioned, or start several '
-            'ranks with placement="features" or "all"'
-        )
+    """Place this rank's rows of the requested columns on its GPU, and the other columns on the host.
+
+    The whole topology is placed there, too, if there is room for it.
+    """
+    assert target.lanes is not None, "ranks without lanes have whole columns"
     if target.no_kernels is not None:
         raise ValueError(
             f"{request.device}: kernels cannot make the batches: {target.no_kernels}; or keep the columns "
@@ -134,7 +145,8 @@ def _rows_on_gpu(
     }
     held = open_parts(folder.path, folder.columns_of)
     features = rank_features(held, on_host, this_group(), target.lanes, target.wire)
-    rows, stores = placed_rank_rows(features, request, memory, target.work)
+    edges = None if request.topology is StorePlace.HOST or target.edges is None else target.edges()
+    rows, stores = placed_rank_rows(features, request, memory, target.work, edges, target.machine)
     return stores, features, rows
 
 
@@ -209,11 +221,11 @@ class Graph:
 
     @property
     def device_stores(self) -> tuple[CscGraph, FeatureStore] | None:
-        """Edges and columns of nodes that kernels of a GPU read; None: the CPU reads the edges."""
+        """Edges and columns of nodes that kernels of a GPU read; None: the CPU, or GPUs exchange columns."""
         stores = self.stores
-        return (
-            None if stores is None or stores.edges is None else (stores.edges, stores.features(self.schema))
-        )
+        if stores is None or stores.edges is None or self.rank_rows is not None:
+            return None
+        return stores.edges, stores.features(self.schema)
 
     @property
     def servers(self) -> RemoteView | None:
@@ -292,8 +304,8 @@ class Graph:
 
         `placement` describes what was chosen and why. The placed graph is pickled as this graph and the
         request. On several ranks of a machine, the call is collective, and they share pinned stores. If the
-        graph is partitioned across ranks, each GPU stores the rows of its rank, and GPUs exchange rows. See
-        docs/gpu.md.
+        graph is partitioned across ranks, each GPU stores the rows of its rank, and GPUs exchange rows. If
+        only columns are partitioned, each GPU also samples. See docs/gpu.md.
 
         Args:
             device: The GPU, by default "cuda", the GPU of this rank. "cpu" supports columns as "host",
@@ -583,9 +595,40 @@ def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) ->
     memory = None if is_cpu else memory_of(request.device)
     no_kernels = None if memory is None or not request.is_explicit else why_no_batches(memory.device)
     wire = Wire.STORED if graph.partition_options is None else graph.partition_options.wire
-    target = PartsTarget(graph.lanes, wire, memory, no_kernels, work)
+    if graph.lanes is None and memory is not None and request.is_explicit:
+        return _whole_on_gpu(graph, request, work)
+    group = this_group()
+    machine = machine_ranks(group) if group.local_world_size > 1 else None
+    edges = None if graph.is_collective else partial(graph.in_one_piece, "sampling on a device")
+    target = PartsTarget(graph.lanes, wire, memory, no_kernels, work, edges, machine)
     stores, features, rank_rows = placed_parts(graph.folder, request, target)
     return replace(graph, stores=stores, features=features or graph.features, rank_rows=rank_rows)
+
+
+def _whole_on_gpu(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
+    """Place the joined edges and the requested columns of a graph with all partitions in this process."""
+    known = graph.schema.node_columns
+    request.check_names(dict.fromkeys(known))
+    asked = {name: place for name in known if (place := request.place_of(name)) is not None}
+    on_host = {name: str(place) for name, place in asked.items() if not place.is_read_by_gpu}
+    of_kernels = {name: place for name, place in asked.items() if place.is_read_by_gpu}
+    for name in request.caches:
+        if name != ALL and name not in of_kernels:
+            raise ValueError(
+                f"cache of {name!r}: the CPU reads this column of a partitioned graph; give columns "
+                f'{{{name!r}: "pinned"}} as well, or leave the cache out'
+            )
+    columns: dict[NodeType | EdgeType, dict[str, Tensor]] = {
+        t: {name: graph.columns[t][name] for name in of_type if name in of_kernels}
+        for t, of_type in graph.schema.columns.items()
+        if isinstance(t, str)
+    }
+    stores = _placed_on_gpu(graph, None, replace(request, columns=of_kernels), work, None, columns)
+    stores = replace(stores, plan=replace(stores.plan, request=request))
+    if not isinstance(graph.folder, PartsFolder):
+        return replace(graph, stores=stores)
+    features = placed_features(graph.folder, None, this_group(), Wire.STORED, on_host)
+    return replace(graph, stores=stores, features=features)
 
 
 def _placed_on_gpu(
@@ -594,6 +637,7 @@ def _placed_on_gpu(
     request: DevicePlacement,
     work: WorkSizes,
     leave: str | None,
+    columns: Mapping[NodeType | EdgeType, Mapping[str, Tensor]] | None = None,
 ) -> PlacedStores:
     memory = memory_of(request.device)
     large = {} if folder is None else large_columns(folder)
@@ -610,7 +654,7 @@ def _placed_on_gpu(
         on_disk=frozenset(name for of_type in large.values() for name in of_type),
     )
     edges = graph.in_one_piece("stores on a device")
-    return placed_stores(edges, graph.columns, request, memory, conditions, machine)
+    return placed_stores(edges, columns or graph.columns, request, memory, conditions, machine)
 
 
 def names_of(graph: Graph) -> Names:

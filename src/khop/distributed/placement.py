@@ -9,6 +9,7 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count as counted
 
 from torch import Tensor
 
@@ -307,13 +308,20 @@ def place_of(request: BatchRequest) -> tuple[int, int]:
 def machine_ranks(group: Group) -> MachineRanks:
     """Return the ranks of this machine, which have consecutive numbers.
 
-    Its calls are collective over the ranks of all machines.
+    Its calls are collective over these ranks alone: machines may make different numbers of calls. Making it
+    is collective over all ranks.
     """
-    first = group.rank - group.local_rank
+    store, count = group.store, group.local_world_size
+    if store is None:
+        return MachineRanks(0, 1, lambda text: [text])
+    calls = map(f"machine/{next(group.counters)}/{group.rank - group.local_rank}/{{}}".format, counted())
 
     def texts(text: str) -> list[str]:
-        with group.exchanging("sharing memory of the machine"):
-            found = group.gather_bytes(text.encode())
-        return [each.decode() for each in found[first : first + group.local_world_size]]
+        call = next(calls)
+        keys = [f"{call}/{rank}" for rank in range(count)]
+        group.at("sharing memory of the machine")
+        store.set(keys[group.local_rank], text)
+        group.wait_until(lambda: store.check(keys), "waited for the ranks of this machine")
+        return [store.get(key).decode() for key in keys]
 
-    return MachineRanks(group.local_rank, group.local_world_size, texts)
+    return MachineRanks(group.local_rank, count, texts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from zlib import crc32
 
 import torch
@@ -28,14 +28,21 @@ from khop.distributed.exchange.row_wire import (
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.graph.features.store import Rows
 from khop.graph.features.table import column_of, read_rows, scales_of
+from khop.graph.store import CscGraph, stored_graph
 from khop.kernels.gather import GatheredColumn, gather_columns, widened
 from khop.kernels.memory import padded_pitch
 from khop.kernels.owners import PeerSlots, peer_slots
 from khop.loading.columns import ColumnChoice, Names
-from khop.loading.device.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
-from khop.loading.device.device_placement import DevicePlacement
-from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
-from khop.loading.device.placed_stores import PlacedStores
+from khop.loading.device.device_memory import (
+    OUT_OF_MEMORY,
+    DeviceMemory,
+    MachineRanks,
+    PinningRefused,
+    shared_pins,
+)
+from khop.loading.device.device_placement import DevicePlacement, StorePlace
+from khop.loading.device.memory_plan import FreeMemory, MemoryPlan, StoreSizes, WorkSizes, plans
+from khop.loading.device.placed_stores import Conditions, PlacedStores, store_sizes
 from khop.loading.source import SECONDS, Drawn
 from khop.sampling.on_device.capacities import room
 from khop.schema import NodeType, Specs
@@ -239,14 +246,25 @@ _WHY = "as requested; exchanges between GPUs are untested"
 
 
 def placed_rank_rows(
-    features: PartitionedFeatures, request: DevicePlacement, memory: DeviceMemory, work: WorkSizes
+    features: PartitionedFeatures,
+    request: DevicePlacement,
+    memory: DeviceMemory,
+    work: WorkSizes,
+    edges: CscGraph | None = None,
+    machine: MachineRanks | None = None,
 ) -> tuple[RankRows, PlacedStores]:
-    """Copy this rank's rows of the requested node columns; also return the plan, without stores.
+    """Copy this rank's rows of the requested node columns, and the edges; also return the plan.
 
-    ValueError if they do not fit, or if none of the node types has a requested column.
+    `edges` are the whole topology; None leaves it to the CPU. Unless their place is requested, they go to
+    the first of device and pinned memory with room on all ranks of the machine. ValueError if the requested
+    stores do not fit, or if none of the node types has a requested column.
     """
     free = memory.free()
-    plan = next(plans(request, _sizes(features), work, free, only_requested=True))
+    sizes = _sizes(features)
+    if edges is not None:
+        whole = store_sizes(edges, {}, Conditions())
+        sizes = replace(sizes, topology=whole.topology, num_nodes=whole.num_nodes)
+    plan = next(plans(request, sizes, work, free, only_requested=True))
     try:
         columns = _stored(features, plan, memory)
     except (OUT_OF_MEMORY, PinningRefused) as error:
@@ -254,9 +272,44 @@ def placed_rank_rows(
             f"{request.device}: rows of this rank could not be placed: {str(error).splitlines()[0]}. Give "
             'columns a smaller placement: "pinned", "host", or "mapped"'
         ) from error
-    none = PlacedStores.none(request, work, memory.device)
-    rows = RankRows(columns, features, memory.device, plan.pinned_columns)
-    return rows, replace(none, plan=plan, line=f"rows of this rank on {plan.line(free, _WHY)}")
+    on_device = None
+    if edges is not None:
+        plan, on_device = _with_edges(plan, edges, memory, free, machine)
+    stores = PlacedStores(plan, memory.device, on_device, {}, f"rows of this rank on {plan.line(free, _WHY)}")
+    return RankRows(columns, features, memory.device, plan.pinned_columns), stores
+
+
+def _with_edges(
+    plan: MemoryPlan, edges: CscGraph, memory: DeviceMemory, free: FreeMemory, machine: MachineRanks | None
+) -> tuple[MemoryPlan, CscGraph | None]:
+    """Copy the edges to where the plan requests them, else to the first memory with room on all ranks."""
+
+    def agreed(is_possible: bool) -> bool:
+        return (machine is None or machine.all_say(int(is_possible))) and is_possible
+
+    asked, problem = plan.request.topology, "not enough memory"
+    for place in (StorePlace.DEVICE, StorePlace.PINNED) if asked is None else (asked,):
+        placed = replace(plan, topology=place)
+        if not place.is_read_by_gpu or not agreed(placed.fits(free)):
+            continue
+        stored = None
+        try:
+            num_bytes = plan.sizes.topology if place is StorePlace.PINNED else 0
+            count = 2 * len(edges.edges) + len(edges.originals)
+            shared = None if machine is None else shared_pins(memory, num_bytes, count, machine)
+            stored = stored_graph(edges, partial((shared or memory).stored, place=place))
+            if shared is not None:
+                shared.close()  # arrays of rules are private to each rank
+        except (OUT_OF_MEMORY, PinningRefused) as error:  # not kept: it holds what was allocated so far
+            problem = str(error).splitlines()[0]
+        if agreed(stored is not None):
+            return placed, stored
+    if asked is not None and asked.is_read_by_gpu:
+        raise ValueError(
+            f'{plan.request.device}: topology "{asked}" could not be placed: {problem}. Give topology a '
+            'smaller placement: "pinned" or "host"'
+        )
+    return plan, None
 
 
 def _sizes(features: PartitionedFeatures) -> StoreSizes:
@@ -303,11 +356,8 @@ class RowPart:
     of_seeds: bool
 
     def ids(self, drawn: Drawn) -> Tensor:
-        """Return the ids of a batch: of seeds, or of nodes that are not cached on the device."""
-        if self.of_seeds:
-            return drawn.seed_nodes[self.node_type]
-        nodes, cached = drawn.sample.nodes[self.node_type], drawn.cached_rows.get(self.node_type)
-        return nodes if cached is None else nodes[cached.others]
+        """Return the ids of a batch: of its seeds, or of its nodes."""
+        return (drawn.seed_nodes if self.of_seeds else drawn.sample.nodes)[self.node_type]
 
 
 def split_by_rows(choice: ColumnChoice, rows: RankRows) -> ColumnChoice:
@@ -362,18 +412,16 @@ def joined_columns(
 
 
 def measured_format(
-    rows: RankRows, parts: Sequence[RowPart], batches: Iterable[Drawn], peers: Peers
+    rows: RankRows, parts: Sequence[RowPart], batches: Iterable[Sequence[Tensor]], peers: Peers
 ) -> FixedWire:
     """Return the format with capacity for the rows that typical batches request from a rank. Collective.
 
-    `batches` have samples and seed nodes, and the rows that are cached on the device. ValueError if the
-    columns of ranks differ.
+    `batches` are the ids of each part, on the device. ValueError if the columns of ranks differ.
     """
     asked: list[list[int]] = [[] for _ in parts]  # most rows requested from one other rank, by batch
-    for drawn in batches:
-        for number, part in enumerate(parts):
-            counts = rows.slots(part.node_type, part.ids(drawn).to(rows.device), 1).counts
-            asked[number].append(int(counts.max()))
+    for ids in batches:
+        for number, (part, of_part) in enumerate(zip(parts, ids, strict=True)):
+            asked[number].append(int(rows.slots(part.node_type, of_part, 1).counts.max()))
     most = torch.tensor([max(1, room(counts or [0])) for counts in asked])
     digest = crc32(repr((parts, rows.wire)).encode())
     groups = [
@@ -395,27 +443,38 @@ def _most_of_ranks(peers: Peers, most: Tensor, digest: int) -> list[int]:
 
 
 def row_counts(
-    rows: RankRows, parts: Sequence[RowPart], drawn: Drawn, requested: Sequence[int]
+    rows: RankRows, parts: Sequence[RowPart], drawn: Drawn, found: Sequence[int], requested: Sequence[int]
 ) -> dict[str, float]:
     """Return the counts of rows of a batch, as `PartitionedFeatures` counts them.
 
-    `drawn` is the batch on the host, `requested` the distinct ids requested by this rank, by part.
+    `found` are the numbers of `remote_counts`, `requested` the distinct ids requested by this rank, by part.
     """
-    counts = dict.fromkeys(
-        ("needed_rows", "remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"), 0.0
-    )
-    counts["device_cache_rows"] = sum(of_type.rows.numel() for of_type in drawn.cached_rows.values())
+    *remote, cached = found
+    counts = dict.fromkeys(("host_cache_rows", "requested_rows", "requested_bytes"), 0.0)
+    counts["needed_rows"] = sum(part.ids(drawn).numel() for part in parts)
+    counts["remote_rows"], counts["device_cache_rows"] = sum(remote), cached
     for part, count in zip(parts, requested, strict=True):
-        ids = drawn.seed_nodes if part.of_seeds else drawn.sample.nodes
-        first, end = rows.spans(part.node_type)[rows.rank]
-        of_type = ids[part.node_type]
-        counts["needed_rows"] += of_type.numel()
-        counts["remote_rows"] += int(((of_type < first) | (of_type >= end)).sum())
         counts["requested_rows"] += count
         specs = rows.specs[part.node_type]
         fields = [field for name in part.columns for field in wire_fields(specs[name], rows.wire)]
         counts["requested_bytes"] += count * sum(field.row_bytes for field in fields)
     return counts
+
+
+def remote_counts(
+    rows: RankRows, parts: Sequence[RowPart], drawn: Drawn, slots: Mapping[NodeType, Tensor]
+) -> Tensor:
+    """Return the rows of other ranks in a batch, by part, and the cached rows: int64, on the device.
+
+    `slots` have the slot of each node in the cache, or -1.
+    """
+    counts = []
+    for part in parts:
+        first, end = rows.spans(part.node_type)[rows.rank]
+        ids = part.ids(drawn)
+        counts.append(((ids < first) | (ids >= end)).sum())
+    cached = sum(((of_type >= 0).sum() for of_type in slots.values()), torch.zeros_like(counts[0]))
+    return torch.stack([*counts, cached])
 
 
 def message_counts(form: FixedWire, peers: Peers, seconds: float) -> dict[str, float]:

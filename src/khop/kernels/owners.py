@@ -242,6 +242,14 @@ class IdSlots:
     def find(self, ids: Tensor) -> Tensor:
         """Return int64 (n): the slot of each id of [0, count), or -1."""
         check_ids(ids, self.places.numel(), "wanted")
+        return self.found(ids)
+
+    def to(self, device: torch.device) -> IdSlots:
+        """Return the slots in memory of a device."""
+        return IdSlots(self.places.to(device), self.first_slots.to(device))
+
+    def found(self, ids: Tensor) -> Tensor:
+        """Return the same as `find` for valid ids. On a device, the host does not wait."""
         places = self.places[ids]
         slots = self.first_slots[ids.div(_BLOCK, rounding_mode="floor")] + places
         return slots.masked_fill_(places == _NONE, -1)

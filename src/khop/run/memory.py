@@ -133,9 +133,20 @@ def placed_graph(
             return _placed_later(graph, request, work_sizes(config, folder))
         if has_parts:
             leave = leave or "only requested stores of training edges are placed"
+            request = request if graph.partition_options is None else _without_edges(request)
         return placed_on(graph, request, work_sizes(config, folder), leave)
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from error
+
+
+def _without_edges(request: DevicePlacement) -> DevicePlacement:
+    """Return the request for a partitioned graph whose run trains with some of the edges."""
+    if request.topology is not None and request.topology.is_read_by_gpu:
+        raise ValueError(
+            f'topology "{request.topology}": the run trains with a part of the edges, which the CPU samples '
+            "if the graph is partitioned; leave topology out"
+        )
+    return replace(request, topology=StorePlace.HOST)
 
 
 def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:

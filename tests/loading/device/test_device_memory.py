@@ -506,6 +506,7 @@ def _gather_shards(rank: int, device: str, path: Path) -> None:
     group, (graph, edges) = this_group(), opened(path)
     request, machine = DevicePlacement.of("cuda", "device", "sharded"), machine_ranks(group)
     stores = placed_stores(edges, graph.columns, request, HostAsDevice(), Conditions(), machine)
+    assert stores.line.endswith("as requested")
     ids = torch.arange(3, 300, 7).flip(0)
     with forcing(Engine.TRITON):
         found = stores.features(graph.schema).gather({"user": Rows(ids, ("x", "age"))})["user"]

@@ -124,10 +124,8 @@ def placed_stores(
         if machine is not None and not machine.all_say(int(stored is not None)) and stored is not None:
             stored, why = None, "a larger placement failed on another rank of this machine"
         if stored is not None and machine is not None and sizes.shards > 1:
-            stored, why = (
-                _connected(stored, memory, machine, of_nodes),
-                "a GPU cannot open the memory of another",
-            )
+            stored = _connected(stored, memory, machine, of_nodes)
+            why = why if stored is not None else "a GPU cannot open the memory of another"
         if stored is not None:
             return replace(stored, line=plan.line(free, why))
     raise ValueError(
