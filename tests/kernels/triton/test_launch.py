@@ -91,6 +91,31 @@ def test_only_kernels_that_the_cache_lacks_are_counted(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["[1, 2]", "[]"], done.stderr
 
 
+SPECIALIZED = """
+import importlib
+import pkgutil
+import khop.kernels.triton as kernels
+
+for module in pkgutil.iter_modules(kernels.__path__):
+    loaded = importlib.import_module(f"{kernels.__name__}.{module.name}")
+    for variant in getattr(loaded, "VARIANTS", ()):
+        for parameter in variant.kernel.params:
+            kind = "*" if parameter.name in variant.constants else variant.types[parameter.name]
+            if not kind.startswith("*") and not parameter.do_not_specialize:
+                print(variant.kernel.__name__, parameter.name)
+"""
+
+
+def test_numbers_do_not_specialize_kernels() -> None:
+    """Dropout alone does: it loads 16 bytes at once if the number of values is divisible by 16."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", SPECIALIZED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+    assert set(done.stdout.splitlines()) == {"drop_values count"}
+
+
 def test_a_listener_of_others_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = SimpleNamespace(listener=print)
     monkeypatch.setattr(triton, "knobs", SimpleNamespace(compilation=theirs), raising=False)

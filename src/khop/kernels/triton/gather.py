@@ -22,7 +22,7 @@ PINNED_PROGRAMS = 64
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # rows are copied as one of these
 
 
-@triton.jit(do_not_specialize=["num_rows", "capacity", "shard_rows"])
+@triton.jit(do_not_specialize=["num_rows", "capacity", "shard_rows", "num_tiles"])
 def copy_rows(
     table: tl.tensor,
     shards: tl.tensor,

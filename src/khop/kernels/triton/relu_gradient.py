@@ -14,7 +14,7 @@ _AT_ONCE = 8
 _MOST_BYTES = 512  # of a program's part of a row: 256 columns of float32 need 143 registers on gfx942
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def masked_rows(
     gradient: tl.tensor,
     result: tl.tensor,
