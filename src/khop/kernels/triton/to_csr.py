@@ -18,7 +18,7 @@ from khop.kernels.triton.node_table import AT_ONCE, LOCAL_ID_LIMIT, local_or_slo
 from khop.kernels.triton.rows import Slots
 
 BLOCK = 256  # rows of a program
-_UNROLLED = 32  # slots of a row that are read at once
+_AT_ONCE = 4  # slots of a row that a program copies at once: neighboring threads read neighboring slots
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _row_sums(counts: tl.tensor, sums: tl.tensor, rows: tl.tensor, BLOCK: tl.con
 
 
 @triton.jit
-def _copy_slot(
+def _copy_slots(
     ids: tl.tensor,
     edges: tl.tensor,
     table: tl.tensor,
@@ -84,7 +84,7 @@ def _to_csr(
     rows: tl.tensor,
     out_rows: tl.tensor,
     K: tl.constexpr,
-    UNROLLED: tl.constexpr,
+    SLOTS: tl.constexpr,
     BLOCK: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ) -> None:
@@ -98,12 +98,10 @@ def _to_csr(
     tl.store(indptr + r, (end - n).to(tl.int64), mask=(r == 0) & (row == 0))
     if pid == tl.num_programs(0) - 1:
         tl.store(edges_now, begin + tl.sum(n, 0))
-    if UNROLLED:
-        for j in tl.static_range(K):
-            _copy_slot(ids, edges, table, indices, edge_ids, r * K + j, end - n + j, j < n, base)
-    else:
-        for j in range(K):
-            _copy_slot(ids, edges, table, indices, edge_ids, r * K + j, end - n + j, j < n, base)
+    for start in range(0, K, SLOTS):
+        j = start + tl.arange(0, SLOTS)[None, :]
+        slot, to, there = (r * K)[:, None] + j, (end - n)[:, None] + j, j < n[:, None]
+        _copy_slots(ids, edges, table, indices, edge_ids, slot, to, there, base)
 
 
 def num_row_blocks(rows: int) -> int:
@@ -146,10 +144,14 @@ def to_csr(drawn: Slots, sums: Tensor, table: Tensor, base: int, place: OutputPl
         rows,
         out_rows,
         K=fanout,
-        UNROLLED=fanout <= _UNROLLED,
+        SLOTS=_slots(fanout),
         BLOCK=BLOCK,
         AT_ONCE=AT_ONCE,
     )
+
+
+def _slots(fanout: int) -> int:
+    return min(_AT_ONCE, int(triton.next_power_of_2(fanout)))
 
 
 _TYPES = {
@@ -157,17 +159,19 @@ _TYPES = {
     **dict.fromkeys(("ids", "counts", "sums", "indices", "first", "edges_before", "edges_now"), "*i32"),
     **dict.fromkeys(("base", "rows", "out_rows"), "i32"),
 }
-_PLAIN = {"edges": None, "edge_ids": None, "UNROLLED": True}
+_PLAIN = {"edges": None, "edge_ids": None}
 _SCAN = {"BLOCK": BLOCK, "AT_ONCE": AT_ONCE}
+
+
+def _constants(fanout: int) -> dict[str, object]:
+    return {**_SCAN, "K": fanout, "SLOTS": _slots(fanout)}
+
+
+_WIDE = {**_TYPES, "ids": "*i64"}
 VARIANTS = (
     Variant("row sums", _row_sums, _TYPES, {"BLOCK": BLOCK}),
-    *(Variant(f"to CSR {k}", _to_csr, _TYPES, {**_SCAN, **_PLAIN, "K": k}) for k in (5, 10, 15)),
-    Variant(
-        "to CSR 32, everything", _to_csr, {**_TYPES, "ids": "*i64"}, {**_SCAN, "K": 32, "UNROLLED": True}
-    ),
-    Variant(
-        *("to CSR 15, 64-bit ids", _to_csr, {**_TYPES, "ids": "*i64"}),
-        {**_SCAN, "K": 15, "UNROLLED": True},
-    ),
-    Variant("to CSR 100, everything", _to_csr, _TYPES, {**_SCAN, "K": 100, "UNROLLED": False}),
+    *(Variant(f"to CSR {k}", _to_csr, _TYPES, {**_constants(k), **_PLAIN}) for k in (1, 5, 10, 15)),
+    Variant("to CSR 32, everything", _to_csr, _WIDE, _constants(32)),
+    Variant("to CSR 15, 64-bit ids", _to_csr, _WIDE, _constants(15)),
+    Variant("to CSR 100, everything", _to_csr, _TYPES, _constants(100)),
 )
