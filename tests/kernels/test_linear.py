@@ -5,18 +5,28 @@ A layer's products on a device have the values and gradients of torch's own oper
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from khop.kernels.activations import dropout, relu_
-from khop.kernels.linear import TILE, grouped_linear, grouped_linear_reference, linear, linear_sum
+from khop.kernels.linear import (
+    TILE,
+    LowWeights,
+    grouped_linear,
+    grouped_linear_reference,
+    linear,
+    linear_sum,
+)
 from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from support.linear_sums import BLOCK, numbers, operands_of, summed
@@ -377,3 +387,51 @@ def test_it_works_in_place() -> None:
     x = torch.tensor([[-1.0, 2.0]])
     assert relu_(x).data_ptr() == x.data_ptr()
     assert x.tolist() == [[0.0, 2.0]]
+
+
+class Lowered(TorchDispatchMode):
+    """Counts conversions of float32 matrices with 17 rows, as the weights of the test have, to bfloat16."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        if func is torch.ops.aten._to_copy.default and kwargs == {"dtype": torch.bfloat16}:
+            self.count += args[0].dtype == torch.float32 and args[0].dim() == 2 and args[0].shape[0] == 17
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.core(1)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_kept_copies_of_weights_have_the_bits_of_autocast(has_bias: bool) -> None:
+    """Two steps: the weights change in between, and only the first one converts them."""
+    x = numbers(30, 33, seed=1).to(DEVICE)
+    weights = [nn.Parameter(numbers(17, 33, seed=n).to(DEVICE)) for n in (2, 3)]
+    bias = nn.Parameter(numbers(17, seed=4).to(DEVICE)) if has_bias else None
+    operands = weights if bias is None else [*weights, bias]
+    gradient = numbers(30, 17, seed=5).to(DEVICE).bfloat16()
+
+    def step() -> list[Tensor]:
+        with torch.autocast(DEVICE.type, torch.bfloat16, cache_enabled=False):
+            out = linear_sum([x, x], weights, bias, activation="relu")
+        return [out.detach(), *torch.autograd.grad(out, operands, gradient)]
+
+    kept = LowWeights()
+    with by_triton():
+        for number in range(2):
+            expected = step()
+            kept.update()
+            with kept.used(), Lowered() as lowered:
+                found = step()
+            assert lowered.count == (2 if number == 0 else 0)
+            assert [tensor.dtype for tensor in found] == [torch.bfloat16, *[torch.float32] * len(operands)]
+            for ours, theirs in zip(found, expected, strict=True):
+                assert torch.equal(ours, theirs)
+            with torch.no_grad():
+                for weight in weights:
+                    weight.mul_(1.1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from khop import DrawKey, Graph, NeighborSampler, Seeds
 from khop.graph.features.table import FeatureTable
+from khop.kernels.linear import LowWeights
 from khop.loading.columns import ColumnChoice
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.streams import Event, Stream
@@ -15,6 +18,7 @@ from khop.models.sage import SAGE
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.training.recorded_steps import CapturedSteps
+from khop.training.settings import Precision
 from khop.training.tasks import NodeClassification
 from support.recorders import NoStreams, Passed, recorder, streams
 from support.small_graphs import SmallGraph, one_type, shop
@@ -46,7 +50,12 @@ def ordinary(small: SmallGraph, model: nn.Module, task: NodeClassification, give
 
 
 def prepared(
-    small: SmallGraph, node_type: str, model: nn.Module, given: list[StepInput], slots: int = 2
+    small: SmallGraph,
+    node_type: str,
+    model: nn.Module,
+    given: list[StepInput],
+    slots: int = 2,
+    precision: Precision = "float64",
 ) -> CapturedSteps:
     """Captured steps of a model on the device of the tests; batches of 6 seeds fit."""
     sampler = NeighborSampler(small.store, FANOUTS)
@@ -59,7 +68,7 @@ def prepared(
     plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
     made = [BatchSlot(plan, FeatureTable(columns), choice, recorder()) for _ in range(slots)]
     task = NodeClassification(node_type, "y")
-    return CapturedSteps(model.to(DEVICE), task, made, streams(), "float64")
+    return CapturedSteps(model.to(DEVICE), task, made, streams(), precision)
 
 
 def abandoned_losses(steps: CapturedSteps, given: list[StepInput]) -> None:
@@ -95,6 +104,31 @@ def test_losses_and_gradients_are_those_of_ordinary_steps(kind: str, slots: int)
             found += 1
     assert found == len(given)
     assert steps.overflows >= 1
+
+
+@pytest.mark.long
+def test_copies_of_weights_do_not_change_a_bit_of_bfloat16_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps, the second one after an update; the copies are converted together, once in a step."""
+    small = one_type(torch.float32)
+    given = inputs(small, "node", [6, 6])
+
+    def steps() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = SAGE.for_graph(Graph(small.store, small.features), 8, 2)
+        found = []
+        with by_triton():
+            captured = prepared(small, "node", model, given, precision="bfloat16")
+            for loss in captured.losses(given):
+                found += [loss.clone(), *(gradient.clone() for gradient in captured.gradients)]
+                with torch.no_grad():
+                    torch._foreach_sub_(list(model.parameters()), captured.gradients)
+        return found
+
+    with_copies = steps()
+    monkeypatch.setattr(LowWeights, "used", lambda weights: nullcontext())
+    without = steps()
+    for ours, theirs in zip(with_copies, without, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 class Noted(Passed):

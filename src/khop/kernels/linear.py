@@ -5,11 +5,13 @@ Products run in blocks of rows where this is faster on the processor, else in to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from khop.kernels.activations import relu_
@@ -18,6 +20,63 @@ from khop.kernels.lazy_rows import SparseRows
 from khop.kernels.linear_blocks import Activation, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from khop.kernels.memory import LOAD_BYTES
+
+
+class LowWeights:
+    """Copies of the weights of linear layers in the dtype of autocast, kept between steps.
+
+    A layer makes the copy of a weight when it first uses it; `update` brings all copies up to date at once.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[nn.Parameter, Tensor] = {}
+
+    def update(self) -> None:
+        """Copy all weights again, after they have changed. Nothing waits."""
+        if self._copies:
+            weights = [weight.detach() for weight in self._copies]
+            torch._foreach_copy_(list(self._copies.values()), weights)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let linear layers use the copies while the block runs."""
+        token = _low_weights.set(self)
+        try:
+            yield
+        finally:
+            _low_weights.reset(token)
+
+    def of(self, weight: nn.Parameter, dtype: torch.dtype) -> Tensor:
+        """Return the copy of a weight, differentiable with respect to the weight."""
+        if weight not in self._copies:
+            self._copies[weight] = weight.detach().to(dtype)
+        low: Tensor = _apply_low(weight, self._copies[weight])
+        return low
+
+
+_low_weights: ContextVar[LowWeights | None] = ContextVar("low weights", default=None)
+
+
+class _Low(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, weight: Tensor, copy: Tensor) -> Tensor:
+        return copy.view_as(copy)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.float(), None
+
+
+_apply_low: Callable[[Tensor, Tensor], Tensor] = _Low.apply  # torch has no types for it
+
+
+def _low(weight: Tensor) -> Tensor:
+    """Return the kept copy of a weight if autocast would lower it, else the weight itself."""
+    kept, kind = _low_weights.get(), weight.device.type
+    if kept is None or not isinstance(weight, nn.Parameter) or weight.dtype != torch.float32:
+        return weight
+    return kept.of(weight, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
 
 
 def linear_sum_device(
@@ -115,6 +174,7 @@ def linear_sum(
 
     At least one input or an addend.
     """
+    weights = [_low(weight) for weight in weights]
     dtype = _block_dtype([*inputs, *weights], addend)
     blocks = None if dtype is None else CHOICES.blocks(dtype)
     if bias is not None and addend is None and inputs and engine(bias.device) is Engine.TRITON:
