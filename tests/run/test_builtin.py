@@ -41,7 +41,7 @@ def test_defaults_are_those_of_torch(kind: str) -> None:
     settings = component.build(component.options(), None)
     made = settings.over([torch.nn.Parameter(torch.zeros(1))], 0.1, 0.0)
     plain: Any = settings.kind([torch.nn.Parameter(torch.zeros(1))], lr=0.1, weight_decay=0.0)
-    own, expected = ({**each.param_groups[0], "params": None} for each in (made, plain))
+    own, expected = ({**each.param_groups[0], "params": None, "fused": None} for each in (made, plain))
     assert own == expected
 
 

@@ -116,12 +116,31 @@ class OnGpu(torch.Tensor):
     device = torch.device("cuda", 0)
 
 
-def test_weights_on_a_gpu_are_updated_by_one_kernel_unless_told_otherwise() -> None:
+def test_weights_are_updated_by_one_kernel_unless_told_otherwise() -> None:
     on_gpu, on_cpu = [OnGpu([1.0])], [torch.ones(1)]
-    assert OptimizerSettings()._fused(on_gpu) == {"fused": True}
-    assert OptimizerSettings()._fused(on_cpu) == OptimizerSettings()._fused([]) == {}
-    assert OptimizerSettings(options={"foreach": True})._fused(on_gpu) == {}
-    assert OptimizerSettings(torch.optim.Adadelta)._fused(on_gpu) == {}
+    for parameters in (on_gpu, on_cpu):
+        assert OptimizerSettings()._fused(parameters) == {"fused": True}
+        assert OptimizerSettings(options={"foreach": True})._fused(parameters) == {}
+        assert OptimizerSettings(torch.optim.Adadelta)._fused(parameters) == {}
+    assert OptimizerSettings()._fused([]) == OptimizerSettings()._fused([*on_gpu, *on_cpu]) == {}
+    assert OptimizerSettings(torch.optim.SGD)._fused(on_cpu) == {}  # takes sparse gradients, unless fused
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_updates_of_the_cpu_are_those_of_a_plain_optimizer_in_any_order_of_memory(
+    kind: type[torch.optim.Optimizer],
+) -> None:
+    start, gradient = torch.randn(3, 5), torch.randn(5, 3)
+    for transposed in (False, True):
+        updated = []
+        for options in ({}, {"foreach": False}):
+            weight = nn.Parameter(start.clone().t() if transposed else start.t().contiguous())
+            optimizer = OptimizerSettings(kind, options).over([weight], 0.1, 0.01)
+            for factor in (1.0, -0.5, 3.0):
+                weight.grad = gradient * factor  # contiguous, as khop's sums over ranks are
+                optimizer.step()
+            updated.append(weight.detach().clone())
+        torch.testing.assert_close(*updated, rtol=1e-6, atol=1e-7)
 
 
 class Model(nn.Module):

@@ -34,6 +34,8 @@ _WAYS_TO_COMPUTE = {
     "capturable",
     "differentiable",
 }  # types of the options of torch's classes
+# On the CPU 4 to 8 times as fast. Not SGD and Adagrad: unless fused, they take sparse gradients too.
+_FUSED_ON_CPU = (torch.optim.Adam, torch.optim.AdamW)
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,16 @@ class OptimizerSettings:
             ) from None
 
     def _fused(self, parameters: Sequence[Tensor]) -> dict[str, object]:
-        """Return the option of fused updates on a GPU, for classes that have it; else {}."""
+        """Return the option of fused updates for classes that have it on the parameters' device; else {}.
+
+        On the CPU, fused updates ignore the strides of gradients, so that parameters must be contiguous.
+        """
         chooses = self.options.keys() & _WAYS_TO_COMPUTE
         takes = "fused" in inspect.signature(self.kind).parameters
-        on_gpu = bool(parameters) and all(each.device.type == "cuda" for each in parameters)
-        return {"fused": True} if takes and on_gpu and not chooses else {}
+        devices = {each.device.type for each in parameters}
+        on_cpu = self.kind in _FUSED_ON_CPU and all(each.is_contiguous() for each in parameters)
+        is_fused = devices == {"cuda"} or (devices == {"cpu"} and on_cpu)
+        return {"fused": True} if takes and is_fused and not chooses else {}
 
 
 ADAM = OptimizerSettings()
