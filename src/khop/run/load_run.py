@@ -16,7 +16,7 @@ from torch import Tensor
 from khop.api.open_graph import Graph
 from khop.arguments import path_of
 from khop.data.tables.import_state import table_rows
-from khop.data.tables.labels import id_kind, keys_of
+from khop.data.tables.labels import keys_of
 from khop.data.tables.packages import pa
 from khop.data.tables.pipeline import import_tables
 from khop.data.tables.rows import TableRows, no_rows
@@ -67,9 +67,8 @@ class Pairs:
         source = OpenSource.open(spec, _KEY, SourceFolder(Path(), {})).with_ids(columns)
         source.check(dict.fromkeys(columns, _KEY))
         for column in columns:
-            dtype = source.table.schema.field(column).type
-            if str(dtype) != "null":  # of an empty table of pandas
-                id_kind([(f"{_KEY}: {column}", dtype, source.is_untyped)], None, edge_type[0])
+            if str(source.table.schema.field(column).type) != "null":  # of an empty table of pandas
+                source.id_type(column, f"{_KEY}: {column}")
         return cls(source, columns, (_Ids.of(edge_type[0], joined), _Ids.of(edge_type[2], joined)))
 
     def __iter__(self) -> Iterator[PairRows]:

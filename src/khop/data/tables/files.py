@@ -25,7 +25,18 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.tables.packages import PACKAGE_ERRORS, connected, duckdb, numpy_of, pa, pc, pq, reading
+from khop.data.tables.packages import (
+    JSON_TEXT,
+    PACKAGE_ERRORS,
+    connected,
+    duckdb,
+    numpy_of,
+    pa,
+    pc,
+    plain_schema,
+    pq,
+    reading,
+)
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Table, TableRows, same_schema
 from khop.graph.remote import is_url, matches, with_urls
@@ -347,7 +358,11 @@ class JsonTable(FileTable):
                 plain = [one if one.removesuffix("[]") in _TYPES else "VARCHAR" for one in kinds]
                 types.append(dict(zip(found.columns, plain, strict=True)))
                 empty = connection.sql(f"{_query(source, types[-1], list(types[-1]))} LIMIT 0")
-                schemas.append((name, empty.to_arrow_table().schema))
+                nested = _nested(found, dict(zip(found.columns, kinds, strict=True)))
+                schemas.append((name, pa.schema([
+                    one.with_metadata(JSON_TEXT) if one.name in nested else one
+                    for one in empty.to_arrow_table().schema
+                ])))  # fmt: skip
         return cls(tuple(files), *same_schema(schemas, key), key, tuple(types))
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
@@ -360,6 +375,23 @@ class JsonTable(FileTable):
                     for batch in reader:
                         yield partial(TableRows, batch, Place(name, None, first))
                         first += batch.num_rows
+
+
+def _nested(found: Any, kinds: dict[str, str]) -> set[str]:
+    """Return the columns with objects or arrays that are read as text.
+
+    DuckDB's type JSON is that of any mixed values.
+    """
+    nested = {name for name, kind in kinds.items() if kind.startswith(("STRUCT", "MAP")) or kind[-1:] == "]"}
+    mixed = [name for name, kind in kinds.items() if kind == "JSON"]
+    if mixed:
+        tests = (f"bool_or(json_type({quoted(name)}) IN ('OBJECT', 'ARRAY'))" for name in mixed)
+        nested |= {
+            name
+            for name, is_one in zip(mixed, found.aggregate(", ".join(tests)).fetchall()[0], strict=True)
+            if is_one
+        }
+    return nested
 
 
 @contextmanager
@@ -643,7 +675,7 @@ class MemoryTable:
     @property
     def schema(self) -> Any:
         """Names and types of the columns."""
-        return self.table.schema
+        return plain_schema(self.table.schema)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield slices of the table."""

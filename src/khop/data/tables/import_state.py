@@ -177,18 +177,16 @@ def _check(work: ImportState) -> None:
     for node_type, node in work.spec.nodes.items():
         columns = []
         if node_type in work.sources:
-            columns.append((f"nodes.{node_type}.id", *_typed(work.sources[node_type], node.id or "")))
+            source, key = work.sources[node_type], f"nodes.{node_type}.id"
+            columns.append((key, source.id_type(node.id or "", key), source.is_untyped))
         for edge_type, rules in work.rules().items():
             for name, end in ((rules.source, edge_type[0]), (rules.destination, edge_type[2])):
                 if end == node_type:
                     key = f"{work.edge_keys[edge_type]}.{'source' if name == rules.source else 'destination'}"
-                    columns.append((key, *_typed(work.edge_sources[edge_type], name)))
+                    source = work.edge_sources[edge_type]
+                    columns.append((key, source.id_type(name, key), source.is_untyped))
         kind = id_kind(columns, node.id_type, node_type)
         work.ids[node_type] = NodeTableIds(kind, id_table(kind))
-
-
-def _typed(source: OpenSource, column: str) -> tuple[Any, bool]:
-    return source.schema.field(column).type, source.is_untyped
 
 
 def node_reader(work: ImportState, node_type: str, touched: npt.NDArray[np.bool_] | None) -> NodeReader:

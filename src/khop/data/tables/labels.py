@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from khop.data.tables.encode_numbers import Where, as_float32, as_lists, scaled
 from khop.data.tables.encode_text import texts_of
-from khop.data.tables.packages import connected, converted, is_text, numpy_of, pa, pc
+from khop.data.tables.packages import JSON_TEXT, connected, converted, is_text, numpy_of, pa, pc
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.spec import Label, Split, Unit
 from khop.data.tables.times import instant
@@ -264,6 +264,13 @@ def string_keys(array: Any) -> StringKeys:
     starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     values = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
     return StringKeys(starts - starts[0], np.ascontiguousarray(values[starts[0] : starts[-1]]))
+
+
+def check_ids(field: Any, key: str) -> None:
+    """Raise ValueError for a column of a table that cannot have ids."""
+    if (field.metadata or {}).items() >= JSON_TEXT.items():
+        raise ValueError(f"{key}: ids are objects or arrays of JSON; give a column of text or integers")
+    _kind(field.type, key)
 
 
 def _kind(dtype: Any, key: str) -> Kind:

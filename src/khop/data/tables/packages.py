@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -124,8 +125,76 @@ _ARROW_KINDS = (
 
 def is_text(dtype: Any) -> bool:
     """Return True for string types."""
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(kind(dtype) for kind in kinds)
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+
+
+JSON_TEXT = {b"khop": b"JSON"}  # metadata of a column with objects or arrays of JSON as text
+
+
+def plain_type(dtype: Any) -> Any:
+    """Return the type as which khop reads a type: without views, run-end encoding and extensions.
+
+    UUIDs are text. Only text has dictionaries.
+    """
+    if isinstance(dtype, pa.BaseExtensionType):
+        return pa.large_string() if _is_uuid(dtype) else plain_type(dtype.storage_type)
+    if pa.types.is_string_view(dtype):
+        return pa.large_string()
+    if pa.types.is_binary_view(dtype):
+        return pa.large_binary()
+    if pa.types.is_run_end_encoded(dtype):
+        return plain_type(dtype.value_type)
+    if pa.types.is_dictionary(dtype):
+        value = plain_type(dtype.value_type)
+        return pa.dictionary(dtype.index_type, value) if is_text(value) else value
+    if pa.types.is_list_view(dtype) or pa.types.is_list(dtype):
+        return pa.list_(plain_type(dtype.value_type))
+    if pa.types.is_large_list_view(dtype) or pa.types.is_large_list(dtype):
+        return pa.large_list(plain_type(dtype.value_type))
+    return dtype
+
+
+def plain_schema(schema: Any) -> Any:
+    """Return a schema with the types as which khop reads its columns. Columns of JSON have JSON_TEXT."""
+    return pa.schema([
+        pa.field(one.name, plain_type(one.type), metadata=JSON_TEXT if _is_json(one) else None)
+        for one in schema
+    ])  # fmt: skip
+
+
+def plain(array: Any) -> Any:
+    """Return an array as its plain type."""
+    dtype, wanted = array.type, plain_type(array.type)
+    if dtype == wanted:
+        return array
+    if isinstance(dtype, pa.BaseExtensionType):
+        return _uuid_texts(array.storage) if _is_uuid(dtype) else plain(array.storage)
+    if pa.types.is_run_end_encoded(dtype):
+        return plain(pc.run_end_decode(array))
+    if pa.types.is_dictionary(dtype):
+        values = plain(array.dictionary)
+        is_kept = pa.types.is_dictionary(wanted)
+        return (
+            pa.DictionaryArray.from_arrays(array.indices, values) if is_kept else values.take(array.indices)
+        )
+    if pa.types.is_nested(dtype):  # rare, and Arrow's own casts of list views lose nulls
+        return pa.array(array.to_pylist(), wanted)
+    return array.cast(wanted)
+
+
+def _is_json(field: Any) -> bool:
+    name = getattr(field.type, "extension_name", "")
+    return bool(name == "arrow.json" or (field.metadata or {}).items() >= JSON_TEXT.items())
+
+
+def _is_uuid(dtype: Any) -> bool:
+    return bool(dtype.extension_name == "arrow.uuid")
+
+
+def _uuid_texts(stored: Any) -> Any:
+    """Return UUIDs, of 16 bytes each, as text."""
+    texts = [None if value is None else str(UUID(bytes=value)) for value in stored.to_pylist()]
+    return pa.array(texts, pa.large_string())
 
 
 def without_blanks(array: Any) -> Any:
@@ -135,7 +204,6 @@ def without_blanks(array: Any) -> Any:
     """
     if not is_text(array.type):
         return array
-    array = array.cast(pa.string()) if pa.types.is_string_view(array.type) else array
     data = array.buffers()[-1]
     letters = np.frombuffer(b"" if data is None else data, np.uint8)
     is_plain = letters.min(initial=255) > ord(" ") and letters.max(initial=0) < 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, is_text, pa, reading
+from khop.data.tables.packages import converted, is_text, pa, plain, plain_schema, reading
 from khop.data.tables.read_spec import nearest
 
 NamedPath = tuple[str, Path]
@@ -41,6 +41,7 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict
     Numbers have the widest of their types in the files. ValueError if a column has different types, or occurs
     twice in a file.
     """
+    schemas = [(name, plain_schema(schema)) for name, schema in schemas]
     for name, schema in schemas:
         if twice := [column for column in schema.names if schema.names.count(column) > 1]:
             raise ValueError(f"{key}: {name}: the column {twice[0]!r} occurs twice; rename one")
@@ -56,8 +57,14 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict
     columns = dict.fromkeys(column for _, schema in schemas for column in schema.names)
     without = {c: [name for name, schema in schemas if c not in schema.names] for c in columns}
     everywhere = [column for column in columns if not without[column]]
-    merged = pa.schema([(name, _widest([s.field(name).type for _, s in schemas])) for name in everywhere])
-    return merged, {column: names[0] for column, names in without.items() if names}
+    merged = [_merged([schema.field(name) for _, schema in schemas]) for name in everywhere]
+    return pa.schema(merged), {column: names[0] for column, names in without.items() if names}
+
+
+def _merged(fields: list[Any]) -> Any:
+    """Return a column of all files: JSON if one is, with the common type."""
+    metadata = next((one.metadata for one in fields if one.metadata), None)
+    return pa.field(fields[0].name, _widest([one.type for one in fields]), metadata=metadata)
 
 
 def _widest(types: list[Any]) -> Any:
@@ -144,7 +151,7 @@ class Table(Protocol):
 
     @property
     def schema(self) -> Any:
-        """Names and types of its columns, as a pyarrow schema."""
+        """Names and plain types of its columns, as a pyarrow schema."""
         ...
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
@@ -153,7 +160,7 @@ class Table(Protocol):
 
 
 def read_pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
-    """Yield the checked pieces of a table. All reads of tables call this.
+    """Yield the checked pieces of a table, with plain types. All reads of tables call this.
 
     Errors of the reading package become a ValueError with the file; invalid UTF-8 and offsets beyond their
     buffer, one with the row. Columns are checked in the first complete pass over them.
@@ -178,7 +185,9 @@ def _checked(piece: Piece, name: str, columns: Sequence[str]) -> TableRows:
                     raise
                 key = f"the column {column!r}"
                 converted(array, _validated, key, rows.row, "invalid UTF-8; correct the row")
-    return rows
+        arrays = [plain(array) for array in rows.batch.columns]
+        batch = pa.RecordBatch.from_arrays(arrays, names=rows.batch.schema.names)
+    return replace(rows, batch=batch)
 
 
 def _validated(array: Any) -> None:

@@ -28,7 +28,7 @@ from khop.data.tables.files import (
     open_files,
     quoted,
 )
-from khop.data.tables.labels import keys_of
+from khop.data.tables.labels import check_ids, keys_of
 from khop.data.tables.packages import (
     connected,
     duckdb,
@@ -287,6 +287,7 @@ class Joined:
     def of(cls, source: OpenSource, id: str, on: str, taken: Sequence[str]) -> Joined:
         """Return all columns except the id; a column with a taken name is named "also.NAME"."""
         source.check({id: f"{source.key}.id"})
+        source.id_type(id, f"{source.key}.id")
         names = [name for name in source.schema.names if name != id]
         return cls(source, id, on, {f"also.{name}" if name in taken else name: name for name in names})
 
@@ -415,6 +416,12 @@ class OpenSource:
         for added in self.added:
             fields |= {one.name: one for one in added.schema if one.name not in fields}
         return pa.schema(list(fields.values()))
+
+    def id_type(self, column: str, key: str) -> Any:
+        """Return the type of a column of ids. ValueError for types that are neither text nor integers."""
+        field = self.schema.field(column)
+        check_ids(field, key)
+        return field.type
 
     @cached_property
     def null_texts(self) -> Mapping[str, tuple[str, ...]]:

@@ -75,7 +75,7 @@ def found_unit(array: Any) -> Unit | None:
         array = array.cast(pa.float64())
     elif not pa.types.is_integer(array.type) and not pa.types.is_floating(array.type):
         return None
-    numbers = numpy_of(array.drop_null().cast(pa.float64()))
+    numbers = numpy_of(array.drop_null().cast(pa.float64(), safe=False))
     return epoch_unit(float(numbers.min()), float(numbers.max())) if len(numbers) else None
 
 
