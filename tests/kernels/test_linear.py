@@ -22,6 +22,7 @@ from khop.kernels.activations import dropout, relu_
 from khop.kernels.linear import (
     TILE,
     LowWeights,
+    aligned,
     grouped_linear,
     grouped_linear_reference,
     linear,
@@ -387,6 +388,19 @@ def test_it_works_in_place() -> None:
     x = torch.tensor([[-1.0, 2.0]])
     assert relu_(x).data_ptr() == x.data_ptr()
     assert x.tolist() == [[0.0, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(0, 3), (5, 1), (5, 8), (7, 33), (3, 0)])
+def test_rows_are_converted_and_padded_at_once(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    rows = numbers(*shape, seed=1)
+    found = aligned(rows, dtype)
+    assert torch.equal(found[:, : shape[1]], rows.to(dtype))
+    assert found.shape[1] * dtype.itemsize % 16 == 0
+    assert found.shape[1] * dtype.itemsize < shape[1] * dtype.itemsize + 16
+    assert (found[:, shape[1] :] == 0).all()
+    is_whole = found.shape[1] == shape[1]
+    assert (found.data_ptr() == rows.data_ptr()) is (is_whole and dtype == rows.dtype) or not rows.numel()
 
 
 class Lowered(TorchDispatchMode):

@@ -105,7 +105,7 @@ class _LinearSum(torch.autograd.Function):
         ctx: _Context, activation: Activation, dtype: torch.dtype, bias: Tensor, *both: Tensor
     ) -> Tensor:
         count = len(both) // 2
-        operands = [_aligned(tensor.to(dtype)) for tensor in both]
+        operands = [aligned(tensor, dtype) for tensor in both]
         with torch.autocast(bias.device.type, enabled=False):
             out = torch.addmm(bias.to(dtype), operands[0], operands[count].t())
             for x, weight in zip(operands[1:count], operands[count + 1 :], strict=True):
@@ -143,10 +143,19 @@ class _LinearSum(torch.autograd.Function):
         )
 
 
-def _aligned(rows: Tensor) -> Tensor:
-    """Return rows padded with zeros to a multiple of 16 bytes, as required by fast products."""
-    over = rows.shape[1] * rows.element_size() % LOAD_BYTES
-    return F.pad(rows, (0, (LOAD_BYTES - over) // rows.element_size())) if over else rows
+def aligned(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return rows in a dtype, padded with zeros to a multiple of 16 bytes, as required by fast products.
+
+    Rows are converted and copied at once. `F.pad` would fill the result with zeros first, and copy converted
+    rows.
+    """
+    width, over = rows.shape[1], rows.shape[1] * dtype.itemsize % LOAD_BYTES
+    if not over:
+        return rows.to(dtype)
+    out = rows.new_empty(rows.shape[0], width + (LOAD_BYTES - over) // dtype.itemsize, dtype=dtype)
+    out[:, :width].copy_(rows)
+    out[:, width:].zero_()
+    return out
 
 
 # torch has no types for this.
