@@ -304,3 +304,20 @@ def test_forms_of_published_tables_are_guessed_and_imported(
     assert (edge["source"], edge["destination"]) == ends
     if form in ("movielens", "ml-1m", "amazon", "taobao", "milliseconds"):
         assert edge["unit"] == ("ms" if form == "milliseconds" else "s")
+
+
+def test_hive_partitions_are_one_table(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"id": [f"u{i}" for i in range(40)], "x": list(range(40)), "year": [i % 3 for i in range(40)]}
+    )
+    pq.write_to_dataset(
+        rows.append_column("c", pa.array(["a", None] * 20)), tmp_path / "users", ["c", "year"]
+    )
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet"))
+    assert len(files) == 6
+    spec = guess_spec(files, tmp_path)
+    assert '[nodes.user]  # 40 rows\nfiles = ["users/**/*.parquet"]' in spec
+    assert "# c, year: columns in the names of folders, as text" in spec
+    assert guess_spec(["users"], tmp_path) == spec
+    (tmp_path / "tables.toml").write_text(spec)
+    assert import_tables(tmp_path / "tables.toml", tmp_path / "out").nodes == {"user": 40}

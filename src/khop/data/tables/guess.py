@@ -33,6 +33,7 @@ from khop.data.tables.files import (
 from khop.data.tables.labels import keys_of
 from khop.data.tables.packages import connected, is_text, pa, pc, without_blanks
 from khop.data.tables.rows import Table, read_pieces
+from khop.data.tables.source import FileColumns
 from khop.data.tables.times import ZONE, epoch_unit
 from khop.kernels.id_table import IdTable, Kind, id_table
 
@@ -267,12 +268,12 @@ def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
 
 
 def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
-    """Open the files; files of one folder, format and columns are one table."""
+    """Open the files; files of one folder, or of its Hive partitions, format and columns are one table."""
     groups: dict[tuple[object, ...], list[InputFile]] = {}
     for file in files:
         dialect, format = _dialect(file, header)
         table = open_files([file], dialect, "--guess", format)
-        group = (file.path.parent, _suffix(file.name), dialect, tuple(table.schema.names))
+        group = (_folder(file.path), _suffix(file.name), dialect, tuple(table.schema.names))
         groups.setdefault(group, []).append(file)
     found: list[_GuessedTable] = []
     for of_group in groups.values():
@@ -280,6 +281,8 @@ def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
         table = open_files(of_group, dialect, "--guess", format)
         form = [f'format = "{format}"'] if format else []
         form += [f"delimiter = {_text(dialect.delimiter)}"] if dialect.delimiter else []
+        if partitions := FileColumns.hive(of_group).schema.names:
+            form.append(f"# {', '.join(partitions)}: columns in the names of folders, as text")
         if isinstance(table, CsvTable) and dialect.header == "no":
             why = "" if header == "no" else f"  # the first line of {of_group[0].name} is data, as the others"
             form.append(f'header = "no"{why}')
@@ -438,10 +441,16 @@ def _suffix(name: str) -> str:
 
 def _patterns(files: Sequence[InputFile]) -> list[str]:
     """Return the files as a glob, if it does not match other files."""
-    parent, suffix = files[0].path.parent, _suffix(files[0].name)
-    pattern = str(Path(files[0].name).parent / f"*{suffix}")
+    parent, suffix = _folder(files[0].path), _suffix(files[0].name)
+    glob = f"*{suffix}" if parent == files[0].path.parent else f"**/*{suffix}"
     names = [file.name for file in files]
-    return [pattern] if len(names) > 1 and len(list(parent.glob(f"*{suffix}"))) == len(names) else names
+    is_all = len(names) > 1 and len(list(parent.glob(glob))) == len(names)
+    return [str(_folder(Path(files[0].name)) / glob)] if is_all else names
+
+
+def _folder(file: Path) -> Path:
+    """Return the folder of a file, above Hive partitions such as day=2020-01-01."""
+    return next(folder for folder in file.parents if "=" not in folder.name)
 
 
 def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
@@ -449,7 +458,7 @@ def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
     path = Path(files[0].name)
     suffix = _suffix(path.name) or path.suffix
     stem = path.name[: len(path.name) - len(suffix)]
-    stem = (path.parent.name or stem) if len(files) > 1 else stem
+    stem = (_folder(path).name or stem) if len(files) > 1 else stem
     word = _safe(stem) if stem else "table"
     word = word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
     return next(name for number in range(len(taken) + 1) if (name := f"{word}{number or ''}") not in taken)
