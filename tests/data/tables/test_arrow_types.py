@@ -202,3 +202,19 @@ def test_ids_of_a_joined_table_are_checked_too(tmp_path: Path) -> None:
         ValueError, match=r"nodes\.user\.also\.id: ids are decimal128\(10, 2\); convert the col"
     ):
         import_tables({"nodes": {"user": node}}, tmp_path / "out")
+
+
+def test_a_column_without_values_in_one_file_has_the_type_of_the_others(tmp_path: Path) -> None:
+    empty, full = pa.table({"id": TEXTS, "x": pa.nulls(N)}), pa.table({"id": list("abc"), "x": [1, 2, 3]})
+    for names in (("0", "1"), ("1", "0")):
+        for name, table in zip(names, (empty, full), strict=True):
+            pq.write_table(table, tmp_path / f"{name}.parquet")
+        node = {"files": [str(tmp_path / "*.parquet")], "id": "id", "columns": {"x": "number"}}
+        imported = import_tables({"nodes": {"user": node}}, tmp_path / f"out{names[0]}")
+        assert imported.nodes == {"user": N + 3}
+    wrong = pa.table({"id": ["z"], "x": ["text"]})
+    pq.write_table(wrong, tmp_path / "2.parquet")
+    with pytest.raises(
+        ValueError, match=r"column 'x' is int64 in .*0.parquet and string in .*2.parquet; conv"
+    ):
+        import_tables({"nodes": {"user": node}}, tmp_path / "out")

@@ -57,6 +57,7 @@ _SIGNATURES = {
     b"\x1f\x8b": "is compressed; rename it to end in {}.gz",
     b"\x28\xb5\x2f\xfd": "is compressed; rename it to end in {}.zst",
     b"\xfd7zXZ\0": "is compressed by xz; unpack it",
+    b"BZh": "is compressed by bzip2; unpack it",
     b"PAR1": "is a Parquet file; rename it to end in .parquet",
     b"ARROW1": "is an Arrow file; rename it to end in .arrow",
     b"PK\x03\x04": "is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",

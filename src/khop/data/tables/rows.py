@@ -38,21 +38,23 @@ class FileTable:
 def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict[str, str]]:
     """Return the common columns of all files, and for each other column the first file without it.
 
-    Numbers have the widest of their types in the files. ValueError if a column has different types, or occurs
-    twice in a file.
+    Numbers have the widest of their types in the files. A column without values fits any type. ValueError if
+    a column has different types, or occurs twice in a file.
     """
     schemas = [(name, plain_schema(schema)) for name, schema in schemas]
     for name, schema in schemas:
         if twice := [column for column in schema.names if schema.names.count(column) > 1]:
             raise ValueError(f"{key}: {name}: the column {twice[0]!r} occurs twice; rename one")
-    first_name, first = schemas[0]
-    for name, other in schemas[1:]:
-        for field in other:
-            at = first.get_field_index(field.name)
-            if at >= 0 and not _compatible(first.field(at).type, field.type):
+    first: dict[str, tuple[str, Any]] = {}  # with values: the file and the type
+    for name, schema in schemas:
+        for field in schema:
+            if pa.types.is_null(field.type):
+                continue
+            of_file, dtype = first.setdefault(field.name, (name, field.type))
+            if not _compatible(dtype, field.type):
                 raise ValueError(
-                    f"{key}: column {field.name!r} is {first.field(at).type} in {first_name} and "
-                    f"{field.type} in {name}; convert one of the files"
+                    f"{key}: column {field.name!r} is {dtype} in {of_file} and {field.type} in {name}; "
+                    "convert one of the files"
                 )
     columns = dict.fromkeys(column for _, schema in schemas for column in schema.names)
     without = {c: [name for name, schema in schemas if c not in schema.names] for c in columns}
@@ -69,6 +71,7 @@ def _merged(fields: list[Any]) -> Any:
 
 def _widest(types: list[Any]) -> Any:
     """Return the common type: the only one, or the widest integer or float."""
+    types = [one for one in types if not pa.types.is_null(one)] or types[:1]
     if len(set(types)) == 1:
         return types[0]
     widest = {"integer": pa.int64(), "float": pa.float64()}
@@ -89,9 +92,7 @@ def _kind(dtype: Any) -> str | None:
         return "integer"
     if pa.types.is_floating(dtype):
         return "float"
-    if is_text(dtype):
-        return "string"
-    return "null" if pa.types.is_null(dtype) else None
+    return "string" if is_text(dtype) else None
 
 
 @dataclass(frozen=True)
@@ -165,15 +166,15 @@ def read_pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
     Errors of the reading package become a ValueError with the file; invalid UTF-8 and offsets beyond their
     buffer, one with the row. Columns are checked in the first complete pass over them.
     """
-    valid = _VALID.setdefault(table, set())
+    valid, schema = _VALID.setdefault(table, set()), table.schema
     unchecked = [column for column in columns if column not in valid]
     with reading(table.name, "correct it, or write it again"):
         for piece in table.pieces(columns):
-            yield partial(_checked, piece, table.name, unchecked)
+            yield partial(_checked, piece, table.name, unchecked, schema)
     valid.update(columns)
 
 
-def _checked(piece: Piece, name: str, columns: Sequence[str]) -> TableRows:
+def _checked(piece: Piece, name: str, columns: Sequence[str], schema: Any) -> TableRows:
     with reading(name, "correct it, or write it again"):
         rows = piece()
         for column in columns:
@@ -185,7 +186,10 @@ def _checked(piece: Piece, name: str, columns: Sequence[str]) -> TableRows:
                     raise
                 key = f"the column {column!r}"
                 converted(array, _validated, key, rows.row, "invalid UTF-8; correct the row")
-        arrays = [plain(array) for array in rows.batch.columns]
+        arrays = [
+            pa.nulls(len(array), schema.field(column).type) if pa.types.is_null(array.type) else plain(array)
+            for column, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True)
+        ]
         batch = pa.RecordBatch.from_arrays(arrays, names=rows.batch.schema.names)
     return replace(rows, batch=batch)
 
