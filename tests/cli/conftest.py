@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import khop
 from khop.cli.main import run
 from support.commands import train_here
 from support.small_folders import write_learnable_graph
@@ -54,6 +55,23 @@ def trained_once(learnable: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     home = tmp_path_factory.mktemp("trained")
     write_run(home, learnable)
     train_here(str(home / "run.toml"), "--epochs", "1", "--out", str(home / "a"))
+    return home
+
+
+@pytest.fixture(scope="session")
+def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with sound tables, their graph `shop`, a run of links on it, `run`, and a graph `users`."""
+    from support import malformed  # needs the packages of imports
+
+    home = tmp_path_factory.mktemp("trained-shop")
+    tables = {"users.csv": malformed.USERS, "items.parquet": malformed.ITEMS, "buys.csv": malformed.BUYS}
+    malformed.written(home, tables)
+    (home / "shop.toml").write_text(malformed.SPEC)
+    khop.import_tables(home / "shop.toml", home / "shop")
+    users = {"files": ["users.csv"], "id": "id", "columns": {"age": "number"}}
+    khop.import_tables({"nodes": {"user": users}}, home / "users", folder=home)
+    (home / "run.toml").write_text(malformed.RUN.replace('"shop"', f'"{home}/shop"'))
+    train_here(str(home / "run.toml"), "--out", str(home / "run"))
     return home
 
 

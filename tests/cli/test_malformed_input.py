@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,64 +24,24 @@ import pytest
 
 from cli.conftest import Ran
 from data.formats.server import FileServer
-from khop import import_tables
-from khop.cli.main import run
+from support.malformed import (
+    BUYS,
+    ITEMS,
+    MANY_USERS,
+    PAIRS,
+    SPEC,
+    USERS,
+    Files,
+    arrow,
+    link,
+    parquet,
+    refused,
+    written,
+)
 
 Command = Callable[..., Ran]
-Files = Mapping[str, bytes | Callable[[Path], None]]
-
-SPEC = """
-[nodes.user]
-files = ["users.csv"]
-id = "id"
-columns = { age = "number", city = "category" }
-[nodes.item]
-files = ["items.parquet"]
-id = "id"
-label = "kind"
-split = { ratio = [0.5, 0.25, 0.25] }
-[edges."user buys item"]
-files = ["buys.csv"]
-source = "user"
-destination = "item"
-time = "at"
-columns = { price = "number" }
-orphans = "drop"
-"""
-RUN = """
-graph = "shop"
-out = "run"
-compute_threads = 1
-task = { kind = "link-prediction", target = "user buys item" }
-sampler = { fanouts = [2] }
-model = { hidden = 4 }
-training = { epochs = 1, batch_size = 32 }
-"""
-USERS = b"id,age,city\n" + b"".join(b"u%d,%d,Rome\n" % (n, 20 + n) for n in range(1, 31))
-MANY_USERS = USERS + b"".join(b"v%d,%d,Rome\n" % (n, n % 90) for n in range(200_000))
-BUYS = b"user,item,price,at\n" + b"".join(
-    b"u%d,%d,1.5,2024-02-%02dT00:00:00Z\n" % (n % 30 + 1, n * 7 % 20 + 1, n % 28 + 1) for n in range(60)
-)
-PAIRS = b"user,item\nu1,1\nu2,2\n"
-
-
-def parquet(**columns: object) -> bytes:
-    """The bytes of a Parquet file."""
-    sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink)
-    return sink.getvalue()
-
-
-def arrow(**columns: object) -> bytes:
-    """The bytes of an Arrow file."""
-    table, sink = pa.table(columns), io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
 
 NUMBERS = list(range(1, 21))
-ITEMS = parquet(id=NUMBERS, kind=["hat", "shoe"] * 10)
 
 
 def of_duckdb(*statements: str) -> Callable[[Path], None]:
@@ -113,11 +73,6 @@ SQLITE_USERS = (
     "CREATE TABLE users (id TEXT, age INTEGER, city TEXT)",
     "INSERT INTO users VALUES ('u1', 1, 'a')",
 )
-
-
-def link(to: str) -> Callable[[Path], None]:
-    """Write a symbolic link."""
-    return lambda path: path.symlink_to(to)
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -181,8 +136,6 @@ PRICE = "columns = { price"
 REFUSED = ('orphans = "drop"', "")
 TIME = 'time = "at"'
 CSV = [
-    users("empty", b"", r"nodes.user.files: users.csv: is empty; the first row must name the columns"),
-    users("blank", b"\n\n", r"users.csv: is empty; the first row must name"),
     users(
         "header only",
         b"id,age,city\n",
@@ -190,194 +143,26 @@ CSV = [
         REFUSED,
     ),
     users(
-        "other delimiter",
-        USERS.replace(b",", b";"),
-        r"no column 'id' in users.csv; .*; give delimiter = \";\"",
-    ),
-    users("tabs", USERS.replace(b",", b"\t"), r"no column 'id' in users.csv; .*give delimiter = \"\\t\""),
-    users(
         "no column",
         b"id,town\nu1,a\n",
         r"nodes.user.columns.age: no column 'age' in users.csv; there are id, town",
     ),
     users("other case", USERS.replace(b"age", b"Age"), r"no column 'age' in users.csv; did you mean Age\?"),
-    users(
-        "column twice",
-        b"id,id,age,city\nu1,u1,1,a\n",
-        r"users.csv, line 1: the column 'id' occurs twice; rename",
-    ),
-    users(
-        "open quote in header",
-        b'id,"age,city\nu1,1,a\n',
-        r"users.csv, line 1: .*a quote is not closed.*correct",
-    ),
     users("NUL in header", b"i\0d,age,city\nu1,1,a\n", r"users.csv, line 1: has a NUL byte; give encoding"),
-    users(
-        "NUL", USERS + b"u\x0031,1,a\n", r"users.csv, row 31: .*column 'id' has a NUL byte; correct the row"
-    ),
-    users("UTF-16", USERS.decode().encode("utf-16"), r'users.csv: is UTF-16; give encoding = "utf-16"'),
-    users(
-        "Latin-1", USERS + "u31,1,Köln\n".encode("latin-1"), r'line 32: invalid UTF-8; .*encoding = "latin-1"'
-    ),
     users("Latin-1 after 1 MB", MANY_USERS + b"w,1,\xe9\n", r"users.csv, line 200032: invalid UTF-8"),
-    users("gzip as CSV", gzip.compress(USERS), r"users.csv: is compressed; rename it to end in .csv.gz"),
-    users("Parquet as CSV", ITEMS, r"users.csv: is a Parquet file; rename it"),
-    users("zip as CSV", b"PK\x03\x04" + USERS, r"users.csv: is a zip archive or a spreadsheet; unpack it"),
-    users("id null", USERS + b",1,a\n", r"users.csv, row 31: nodes.user.id is null; .*correct the row"),
-    users(
-        "id twice",
-        USERS + b"u1,1,a\n",
-        r"users.csv, row 31: nodes.user.id is 'u1', and so is users.csv, row 1",
-    ),
-    buys(
-        "short row",
-        "u1,2\n",
-        r"buys.csv, line 62, column 'price': the row has 2 fields, .*has 4; complete or remove",
-    ),
-    buys("long row", "u1,2,1,2024-01-01,5\n", r"buys.csv, line 62, column 'at': the row has 5 fields"),
-    buys(
-        "open quote",
-        'u1,"2,3,2024-02-03T00:00:00Z\n',
-        r"buys.csv, line 62: a quote is not closed; correct the line",
-    ),
-    buys("text after quote", 'u1,"2"x,3,4\n', r"buys.csv, line 62: a quote is not closed; correct the line"),
-    buys("line of 3 MB", 'u1,"' + "x" * 3_000_000, r"buys.csv, line 62: a quote is not closed; correct"),
-    buys(
-        "orphan",
-        "u99,1,3,2024-02-03T00:00:00Z\n",
-        r"buys.csv, row 61: .*user is 'u99', and no 'user' has this id",
-        REFUSED,
-    ),
-    buys(
-        "id no integer",
-        "u1,x,3,2024-02-03T00:00:00Z\n",
-        r"buys.csv, row 61: .*item is 'x', .*write it as an int",
-    ),
-    buys(
-        "id beyond int64",
-        f"u1,{10**20},3,2024-02-03T00:00:00Z\n",
-        r"row 61: .*item is '10+': no integer within int64",
-    ),
-    buys("end null", "u1,,3,2024-02-03T00:00:00Z\n", r"buys.csv, row 61: .*item is null; .*correct the row"),
-    buys(
-        "no such day",
-        "u1,1,3,2024-02-31T00:00:00Z\n",
-        r"row 61: .*time is '2024-02-31T00:00:00Z': not an ISO 8601",
-    ),
-    buys(
-        "no time",
-        "u1,1,3,today\n",
-        r"buys.csv, row 61: .*\.time is 'today': not an ISO 8601 time; give format, or unit",
-    ),
-    buys("time null", "u1,1,3,\n", r"buys.csv, row 61: .*time is null; give each row a time"),
-    buys("year 999999", "u1,1,3,999999-01-01T00:00:00Z\n", r"row 61: .*time is '999999-01-01T00:00:00Z'"),
-    buys(
-        "other format",
-        "",
-        r"buys.csv, row 1: .*does not have the format '%d.%m.%Y'; correct the row",
-        (TIME, TIME + '\ntime_format = "%d.%m.%Y"\ntimezone = "UTC"'),
-    ),
-    Case(
-        "clock change",
-        {"buys.csv": b"user,item,price,at\nu1,1,1,2024-03-31T02:30:00\n"},
-        r"buys.csv, row 1: .*time is '2024-03-31 02:30:00': exists twice or never in Europe/Berlin",
-        ((TIME, TIME + '\ntimezone = "Europe/Berlin"'),),
-    ),
     Case(
         "no such zone",
         {"buys.csv": b"user,item,price,at\nu1,1,1,2024-03-31T02:30:00\n"},
         r"timezone is 'Mars/Olympus', which does not exist; give",
         ((TIME, TIME + '\ntimezone = "Mars/Olympus"'),),
     ),
-    aged(
-        "no number",
-        "old",
-        '"number"',
-        r"users.csv, row 2: nodes.user.columns.age is 'old': not a number; correct it",
-    ),
-    aged("decimal comma", '"1,5"', '"number"', r"users.csv, row 2: .*age is '1,5': not a number"),
-    aged("infinite", "inf", '"number"', r"users.csv, row 2: nodes.user.columns.age is infinite; correct it"),
-    aged("beyond float64", "1e999", '"number"', r"users.csv, row 2: nodes.user.columns.age is infinite"),
-    aged(
-        "beyond float32",
-        "1e300",
-        '{ kind = "number", scale = "none" }',
-        r"row 2: .*age is 1e\+300: beyond float32",
-    ),
-    aged(
-        "number null",
-        "",
-        '{ kind = "number", missing = "refuse" }',
-        r"users.csv, row 2: .*age is null; give missing",
-    ),
-    aged(
-        "no truth",
-        "maybe",
-        '"bool"',
-        r"users.csv, row 2: .*age is 'maybe': neither true nor false; give kind",
-    ),
-    aged(
-        "vector of other length",
-        "1|2",
-        '{ kind = "vector", separator = "|" }',
-        r"users.csv, row 2: .*has 2 numbers",
-    ),
-    aged(
-        "vector of words",
-        "x",
-        '{ kind = "vector", separator = "|" }',
-        r"users.csv, row 2: .*age is 'x': not a number",
-    ),
-    aged(
-        "raw beyond int64",
-        "9" * 20,
-        '{ kind = "raw", dtype = "int64" }',
-        r"users.csv, row 2: .*'9+': not an int64",
-    ),
-    aged(
-        "raw loses digits",
-        "9007199254740993",
-        '"raw"',
-        r"row 2: .*9007199254740993: float64 loses its digits; give",
-    ),
-    aged("raw null", "", '"raw"', r"users.csv, row 2: .*age is null; give kind"),
-    Case(
-        "no date",
-        {"users.csv": b"id,age,city\nu1,2020-01-01,a\nu2,2020-13-01,b\n"},
-        r"users.csv, row 2: .*age is '2020-13-01': not an ISO",
-        (('age = "number"', 'age = { kind = "date", timezone = "UTC" }'),),
-    ),
 ]
 FILES = [
-    Case(
-        "gzip cut",
-        {"u.csv.gz": gzip.compress(MANY_USERS)[:-100]},
-        r"u.csv.gz: is cut off; write it again",
-        (instead("users.csv", "u.csv.gz"),),
-    ),
     Case(
         "gzip changed",
         {"u.csv.gz": gzip.compress(MANY_USERS)[:-8] + b"\1" * 8},
         r"u.csv.gz: is damaged, or has another format; write it again",
         (instead("users.csv", "u.csv.gz"),),
-    ),
-    Case(
-        "plain as gzip",
-        {"u.csv.gz": USERS},
-        r"u.csv.gz: is not compressed as its name says",
-        (instead("users.csv", "u.csv.gz"),),
-    ),
-    Case(
-        "zstd cut",
-        {"u.csv.zst": pa.Codec("zstd").compress(MANY_USERS, asbytes=True)[:-100]},
-        r"u.csv.zst: is cut off; write it again",
-        (instead("users.csv", "u.csv.zst"),),
-    ),
-    Case(
-        "plain as zstd",
-        {"u.csv.zst": USERS},
-        r"u.csv.zst: is not compressed as its name says",
-        (instead("users.csv", "u.csv.zst"),),
     ),
     Case(
         "other encoding",
@@ -421,24 +206,12 @@ FILES = [
         r"p\[1\].csv, row 1: .*age is 'x'",
         (instead("users.csv", "p[1].csv"),),
     ),
-    Case(
-        "no file",
-        {},
-        r"user.csv: no such file in .*; did you mean users.csv",
-        (instead("users.csv", "user.csv"),),
-    ),
     Case("no match", {}, r"no file matches 'u\*.txt' in", (instead("users.csv", "u*.txt"),)),
     Case(
         "folder",
         {"d.csv/x.csv": USERS, "d.csv/y.parquet": b""},
         r"d.csv is a folder with files of csv, parquet; name its files",
         (instead("users.csv", "d.csv"),),
-    ),
-    Case(
-        "suffix",
-        {"u.xlsx": b"x"},
-        r"u.xlsx: unknown format; give files that end in",
-        (instead("users.csv", "u.xlsx"),),
     ),
     Case(
         "device",
@@ -453,12 +226,6 @@ FILES = [
         (instead("users.csv", "p*.csv"),),
     ),
     Case(
-        "dangling link",
-        {"u.csv": link("gone.csv")},
-        r"u.csv is a link to gone.csv, which does not exist; fetch that file, or correct the link",
-        (instead("users.csv", "u.csv"),),
-    ),
-    Case(
         "dangling link among files",
         {"p0.csv": USERS, "p1.csv": link(".git/annex/objects/p1")},
         r"p1.csv is a link to .git/annex/objects/p1, which does not exist; fetch",
@@ -470,44 +237,15 @@ FILES = [
         r"d/p1.csv is a link to p1.csv, which does not exist",
         (instead("users.csv", "d"),),
     ),
-    Case(
-        "Git LFS", {"users.csv": LFS}, r"users.csv: is a pointer of Git LFS .*; fetch the file: git lfs pull"
-    ),
-    items("Git LFS instead of Parquet", LFS, r"items.parquet: is a pointer of Git LFS .*: git lfs pull"),
-    users("web page", b"\n<!DOCTYPE HTML>\n<html>", r"users.csv: is a web page; download the file again"),
-    users("UTF-32", USERS.decode().encode("utf-32"), r'users.csv: is UTF-32; give encoding = "utf-32"'),
-    Case(
-        "compressed twice",
-        {"u.csv.gz": gzip.compress(gzip.compress(USERS))},
-        r"u.csv.gz: is compressed twice; unpack it once",
-        (instead("users.csv", "u.csv.gz"),),
-    ),
     items(
         "Parquet without values",
         parquet(id=pa.nulls(0), kind=pa.nulls(0)),
         r"nodes.item.id: the column has no values; complete it, or leave out a table without rows",
     ),
     items(
-        "Parquet empty",
-        b"",
-        r"nodes.item.files: items.parquet: is not a Parquet file, or is damaged; write it again",
-    ),
-    items("CSV as Parquet", USERS, r"items.parquet: is not a Parquet file, or is damaged"),
-    items("Parquet cut", ITEMS[:-20], r"items.parquet: is not a Parquet file, or is damaged"),
-    items(
-        "Parquet page damaged",
-        ITEMS[:10] + b"\xff" * 20 + ITEMS[30:],
-        r"items.parquet, row group 0: is damaged; write",
-    ),
-    items(
         "id of fractions", parquet(id=[0.5], kind=["a"]), r"nodes.item.id: ids are double; convert the column"
     ),
     items("id of lists", parquet(id=[[1]], kind=["a"]), r"nodes.item.id: ids are list.*; convert the column"),
-    items(
-        "id null in Parquet",
-        parquet(id=[1, None], kind=["a", "b"]),
-        r"items.parquet, row 2: nodes.item.id is null",
-    ),
     items(
         "unsigned id",
         parquet(id=pa.array([2**63 + 5], pa.uint64()), kind=["a"]),
@@ -517,29 +255,6 @@ FILES = [
         "label of structures",
         parquet(id=[1], kind=[{"a": 1}]),
         r"items.parquet, row 1: nodes.item.label is .*neither text",
-    ),
-    items(
-        "label of bytes",
-        parquet(id=[1], kind=[b"\xff"]),
-        r"items.parquet, row 1: nodes.item.label is b'.xff': neither text",
-    ),
-    items(
-        "unnamed class",
-        ITEMS,
-        r"items.parquet, row 2: nodes.item.label is 'shoe', which is not among the classes",
-        ('label = "kind"', 'label = { column = "kind", classes = ["hat"] }'),
-    ),
-    items(
-        "label infinite",
-        parquet(id=[1], kind=[np.inf]),
-        r"items.parquet, row 1: nodes.item.label is infinite; correct",
-        ('label = "kind"', 'label = { column = "kind", kind = "number" }'),
-    ),
-    items(
-        "no split",
-        ITEMS,
-        r"items.parquet, row 1: nodes.item.split.column is 'hat': must be train, val, test or null",
-        ("ratio = [0.5, 0.25, 0.25]", 'column = "kind"'),
     ),
     Case(
         "types differ",
@@ -552,12 +267,6 @@ FILES = [
         {"i0.parquet": ITEMS, "i1.parquet": ITEMS[:4] + b"\xff" * 40 + ITEMS[44:]},
         r"i1.parquet, row group 0: is damaged; write it again",
         (instead("items.parquet", "i*.parquet"),),
-    ),
-    Case(
-        "Arrow cut",
-        {"i.arrow": arrow(id=NUMBERS, kind=["a"] * 20)[:-30]},
-        r"i.arrow: is not an Arrow file, or is damaged; write it again",
-        (instead("items.parquet", "i.arrow"),),
     ),
     Case(
         "Arrow offsets",
@@ -610,12 +319,6 @@ DATABASES = [
         "shop.duckdb",
         of_duckdb("CREATE TABLE users (id VARCHAR, age INT)"),
         r"no column 'city' in shop.duckdb, table users; there are id, age",
-    ),
-    database(
-        "word in table",
-        "shop.duckdb",
-        of_duckdb("CREATE TABLE users AS SELECT 'u1' AS id, 'x' AS age, 1 AS city"),
-        r"shop.duckdb, table users, row 1: nodes.user.columns.age is 'x': not a number",
     ),
     database(
         "interval",
@@ -677,24 +380,6 @@ DATABASES = [
         "shop.db",
         of_sqlite(SQLITE_USERS[0], "INSERT INTO users VALUES ('u1', 1, 'a'), ('u2', 1, CAST(x'ff' AS TEXT))"),
         r"shop.db, table users, row 2: the column 'city' is b'.xff': invalid UTF-8; correct the row",
-    ),
-    database(
-        "SQLite bytes",
-        "shop.db",
-        of_sqlite(SQLITE_USERS[0], "INSERT INTO users VALUES ('u1', 1, x'ff')"),
-        r"shop.db, table users, row 1: nodes.user.columns.city is b'.xff': neither text nor a number",
-    ),
-    items(
-        "raw list",
-        parquet(id=NUMBERS, kind=["hat", "shoe"] * 10, r=[[1, 2]] * 20),
-        r"items.parquet, row 1: nodes.item.columns.r is '\[1, 2\]': not a number; give kind = .vector.",
-        ('label = "kind"', 'label = "kind"\ncolumns.r = "raw"'),
-    ),
-    items(
-        "raw bytes",
-        parquet(id=NUMBERS, kind=["hat", "shoe"] * 10, r=[b"x"] * 20),
-        r"items.parquet, row 1: nodes.item.columns.r is b'x': not a number; convert the column",
-        ('label = "kind"', 'label = "kind"\ncolumns.r = "raw"'),
     ),
     database(
         "no variable",
@@ -798,29 +483,6 @@ SPECS = [
         (PRICE, 'where = "price::DOUBLE > 1"\n' + PRICE),
     ),
 ]
-# Words of DuckDB, Arrow, torch, pydantic, NumPy, the driver of SQLite, and Python.
-FOREIGN = re.compile(
-    r"Traceback|likely a bug|Error:|Exception|Errno|[Pp]yarrow|pydantic|numpy|torch|Input should|Possible fix"
-    r"|Binder|Catalog|Parser|thrift|magic bytes|deserialize|Failed to|scalar of type|cast_|Warning|read_csv"
-    r"|networkx|scipy|yaml\.|mapping values|could not convert|invalid literal|not well-formed"
-    r"|Unterminated|Expected|urlopen|zlib|UTF8|should (be|have)|\bLINE \d|codec|0x"
-)
-REMEDIES = re.compile(
-    r"[;:,] .*\b(give|leave|write|correct|rename|did you mean|there are|add|convert|complete|remove|close"
-    r"|restore|save|name|use|cast|unpack|fetch|download|set|export|orphans|missing|must)\b"
-    r"|: must \w+|not TOML"
-)
-
-
-def written(folder: Path, files: Files) -> None:
-    """Write the files of a case."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if callable(content):
-            content(path)
-        else:
-            path.write_bytes(content)
 
 
 def spec_of(case: Case) -> str:
@@ -834,12 +496,8 @@ def spec_of(case: Case) -> str:
 
 def check(ran: Ran, case: Case) -> None:
     """The error is one sentence of khop with the remedy."""
-    said = " ".join(ran.stderr.split())
-    assert ran.code == 2, said
-    assert said.startswith("khop: "), said
-    assert re.search(case.says, said), said
-    assert not FOREIGN.search(said), said
-    assert REMEDIES.search(said), said
+    assert ran.code == 2, ran
+    refused(ran.stderr, "^khop: ", case.says)
 
 
 @pytest.fixture
@@ -857,7 +515,7 @@ def test_the_tables_are_sound_before_they_are_changed(folder: Path, khop_command
     assert "30 user, 20 item; 60 user buys item" in ran.stdout
 
 
-@pytest.mark.core(24)
+@pytest.mark.core(8)
 @pytest.mark.parametrize("case", [*CSV, *FILES, *DATABASES, *SPECS], ids=str)
 def test_input_is_refused_in_a_sentence(folder: Path, khop_command: Command, case: Case) -> None:
     written(folder, case.files)
@@ -906,36 +564,7 @@ def later(name: str, files: Files, says: str, *edits: tuple[str, str]) -> Case:
 
 
 APPEND = [
-    later(
-        "empty", {"new.csv": b""}, r"nodes.user.files: new.csv: is empty; the first row must name the columns"
-    ),
-    later("no file", {}, r"nodes.user.files: nix.csv: no such file in", ("new.csv", "nix.csv")),
-    later("no column", {"new.csv": b"id,age\nn1,3\n"}, r"no column 'city' in new.csv; there are id, age"),
-    later("short row", {"new.csv": NEW + b"n2,3\n"}, r"new.csv, line 3, column 'city': the row has 2 fields"),
-    later("Latin-1", {"new.csv": NEW + b"n2,3,\xe9\n"}, r"new.csv, line 3: invalid UTF-8; .*encoding"),
-    later(
-        "no number",
-        {"new.csv": NEW + b"n2,x,a\n"},
-        r"new.csv, row 2: nodes.user.columns.age is 'x': not a number",
-    ),
-    later(
-        "id null", {"new.csv": NEW + b",3,a\n"}, r"new.csv, row 2: nodes.user.id is null; .*correct the row"
-    ),
     later("known id", {"new.csv": NEW + b"u1,3,a\n"}, r"new.csv, row 2: nodes.user.id is 'u1', a node of"),
-    later(
-        "no time",
-        {"late.csv": LATE + b"n1,1,1,noon\n"},
-        r"late.csv, row 2: .*time is 'noon': not an ISO 8601",
-    ),
-    later(
-        "no integer", {"late.csv": LATE + b"n1,x,1,\n"}, r"late.csv, row 2: .*item is 'x', .*write it as an"
-    ),
-    later(
-        "orphan",
-        {"late.csv": LATE + b"n9,1,1,2024-03-01T00:00:00Z\n"},
-        r"late.csv, row 2: .*user is 'n9'",
-        REFUSED,
-    ),
     later("no TOML", {}, r"day.toml: not TOML", ("[nodes.user]", "[nodes.user")),
     later(
         "other kind",
@@ -962,27 +591,15 @@ DELETE = [
     ("user=@bytes.txt", r"bytes.txt, line 2: invalid UTF-8; save the file as UTF-8"),
 ]
 PAIR_FILES: dict[str, tuple[bytes, str]] = {
-    "empty.csv": (b"", r"pairs.files: empty.csv: is empty; the first row must name the columns"),
-    "delimiter.csv": (b"user;item\nu1;1\n", r"no column 'user' in delimiter.csv; .*give delimiter = .;."),
     "case.csv": (b"User,item\nu1,1\n", r"pairs: no column 'user' in case.csv; did you mean User"),
-    "short.csv": (PAIRS + b"u1\n", r"short.csv, line 4, column 'item': the row has 1 fields"),
     "word.csv": (PAIRS + b"u1,x\n", r"word.csv, row 3: pairs: item is 'x', .*write it as an integer"),
     "null.csv": (PAIRS + b"u1,\n", r"null.csv, row 3: pairs: item is null; .*correct the row"),
-    "bytes.csv": (PAIRS + b"\xff,1\n", r"bytes.csv, line 4: invalid UTF-8"),
-    "nul.csv": (PAIRS + b"u\x001,1\n", r"nul.csv, row 3: .*column 'user' has a NUL byte; correct the row"),
-    "quote.csv": (PAIRS + b'u1,"1\n', r"quote.csv, line 4: a quote is not closed; correct the line"),
-    "utf16.csv": (PAIRS.decode().encode("utf-16"), r'utf16.csv: is UTF-16; give encoding = "utf-16"'),
-    "cut.csv.gz": (gzip.compress(PAIRS)[:-9], r"cut.csv.gz: is cut off; write it again"),
-    "plain.csv.gz": (PAIRS, r"plain.csv.gz: is not compressed as its name says"),
-    "text.parquet": (PAIRS, r"text.parquet: is not a Parquet file, or is damaged; write it again"),
     "column.parquet": (parquet(user=["u1"]), r"pairs: no column 'item' in column.parquet; there are user"),
     "fraction.parquet": (
         parquet(user=["u1"], item=[1.5]),
         r"pairs: item: ids are double; convert the column",
     ),
     "list.parquet": (parquet(user=[["u1"]], item=[1]), r"pairs: user: ids are list.*; convert the column"),
-    "text.arrow": (PAIRS, r"text.arrow: is not an Arrow file, or is damaged"),
-    "pairs.dat": (PAIRS, r"pairs.dat: unknown format; give files that end in"),
 }
 GUESS = [
     ("short.csv", b"a,b\n1\n", r"--guess: short.csv, line 2, column 'b': the row has 1 fields"),
@@ -1003,27 +620,13 @@ GUESS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the graph `shop` and a run of links on it, `run`."""
-    home = tmp_path_factory.mktemp("trained")
-    written(home, {"users.csv": USERS, "items.parquet": ITEMS, "buys.csv": BUYS})
-    (home / "shop.toml").write_text(SPEC)
-    import_tables(home / "shop.toml", home / "shop")
-    (home / "run.toml").write_text(RUN.replace('"shop"', f'"{home}/shop"').replace('"run"', f'"{home}/run"'))
-    with pytest.raises(SystemExit) as left:
-        run(["train", str(home / "run.toml")])
-    assert not left.value.code
-    return home
-
-
-@pytest.mark.core(4)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("case", APPEND, ids=str)
 def test_tables_to_append_are_refused_in_a_sentence(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, case: Case
+    trained_shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, case: Case
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained / "shop", "shop")
+    shutil.copytree(trained_shop / "shop", "shop")
     written(tmp_path, case.files)
     Path("day.toml").write_text(spec_of(case))
     check(khop_command("append", "shop", "day.toml"), case)
@@ -1135,7 +738,7 @@ SETS: list[tuple[str, bytes | Callable[[Path], None], str]] = [  # a file, and t
 ]
 
 
-@pytest.mark.core(8)
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     ("name", "content", "says"), SETS, ids=[f"{n}-{i}" for i, (n, *_) in enumerate(SETS)]
 )
@@ -1177,10 +780,10 @@ def test_a_download_is_refused_in_a_sentence(
         check(khop_command("import", "movielens:ml-latest", "out", "--mirror", mirror), Case("", {}, says))
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("word", "says"), DELETE)
 def test_ids_to_delete_are_refused_in_a_sentence(
-    trained: Path,
+    trained_shop: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     khop_command: Command,
@@ -1189,34 +792,34 @@ def test_ids_to_delete_are_refused_in_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path, {"folder.csv/a": b"", "bytes.txt": b"u1\n\xff\n"})
-    check(khop_command("append", str(trained / "shop"), "--delete", word), Case(word, {}, says))
+    check(khop_command("append", str(trained_shop / "shop"), "--delete", word), Case(word, {}, says))
 
 
-@pytest.mark.core(5)
+@pytest.mark.core(2)
 @pytest.mark.parametrize("name", PAIR_FILES)
 def test_pairs_are_refused_in_a_sentence(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
+    trained_shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content, says = PAIR_FILES[name]
     Path(name).write_bytes(content)
-    check(khop_command("predict", str(trained / "run"), "--pairs", name), Case(name, {}, says))
+    check(khop_command("predict", str(trained_shop / "run"), "--pairs", name), Case(name, {}, says))
 
 
 @pytest.mark.parametrize("name", ["none.csv", "none.parquet"])
 def test_a_file_of_no_pairs_gives_no_rows(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
+    trained_shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     empty = pa.array([], pa.string())
     Path(name).write_bytes(b"user,item\n" if name.endswith("csv") else parquet(user=empty, item=empty))
-    ran = khop_command("predict", str(trained / "run"), "--pairs", name, "--out", "scores.parquet")
+    ran = khop_command("predict", str(trained_shop / "run"), "--pairs", name, "--out", "scores.parquet")
     assert ran.code == 0, ran.stderr
     scores = pq.read_table("scores.parquet")
     assert (scores.column_names, scores.num_rows) == (["source_id", "destination_id", "score"], 0)
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("name", "content", "says"), GUESS)
 def test_files_to_guess_are_refused_in_a_sentence(
     folder: Path, khop_command: Command, name: str, content: bytes | None, says: str

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from khop.api.open_graph import names_of
 from khop.data.tables.labels import LabelReader, keys_of
-from khop.data.tables.packages import numpy_of, pa
+from khop.data.tables.packages import converted, numpy_of, pa
 from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Label, Source
@@ -241,11 +241,10 @@ def _numbers(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:  # 
     if array.null_count:
         row = int(np.argmax(numpy_of(array.is_null())))
         raise ValueError(f"{where(row)}: {key} is null; give each row a weight")
-    try:
-        found: npt.NDArray[np.float64] = numpy_of(array.cast(pa.float64())).astype(np.float64)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{key}: {error}; give numbers") from None
-    return found
+    numbers = converted(
+        array, lambda part: part.cast(pa.float64()), key, where, "not a number; correct the row"
+    )
+    return numpy_of(numbers).astype(np.float64)
 
 
 def _joined(pieces: list[npt.NDArray[Any]]) -> Tensor:

@@ -24,6 +24,7 @@ def append(
         Path | None,
         typer.Argument(
             metavar="SPEC.toml",
+            readable=False,
             help="Tables of new nodes and edges, as for khop import --encoders.",
             show_default=False,
         ),

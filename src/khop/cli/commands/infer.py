@@ -47,6 +47,7 @@ Ids = Annotated[
     typer.Option(
         "--ids",
         metavar="FILE.npy",
+        readable=False,
         help="Infer only the node numbers in this file, in its order (default: all nodes).",
         show_default=False,
     ),

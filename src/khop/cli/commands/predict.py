@@ -26,6 +26,7 @@ PairFile = Annotated[
     typer.Option(
         "--pairs",
         metavar="FILE",
+        readable=False,  # the error of khop has a remedy
         help="Pairs of your ids to score by a link-prediction run: Parquet or CSV, with the id columns "
         "of the edge table.",
         show_default=False,
@@ -36,6 +37,7 @@ RowFile = Annotated[
     typer.Option(
         "--rows",
         metavar="FILE",
+        readable=False,  # the error of khop has a remedy
         help="Rows to predict by a run with seed tables: Parquet or CSV, with the ids and dates of these "
         "tables.",
         show_default=False,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from khop.data.tables.files import BATCH_ROWS, literal, quoted
+from khop.data.tables.files import BATCH_ROWS, literal, quoted, refuse_unreadable
 from khop.data.tables.packages import connected, driver, duckdb, explained, pa
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import Piece, Place, TableRows
@@ -311,6 +311,7 @@ def _of_file(path: Path, key: str) -> DatabaseState:
             f"{place}: {what} in {path.parent}; give the path of a DuckDB or SQLite file, or "
             'database = "env:NAME" for a postgresql:// address in a variable'
         )
+    refuse_unreadable(path, place)
     with path.open("rb") as file:
         header = file.read(100)
     if not header.startswith(_HEADER):

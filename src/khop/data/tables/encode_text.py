@@ -120,9 +120,11 @@ class RelationEncoder(StoredFields):
         codes = numpy_of(pc.fill_null(pc.index_in(texts, pa.array(self.names, pa.string())), -1))
         if len(codes) and codes.min() < 0:
             row = int(np.argmin(codes))
+            name = texts[row].as_py()
+            problem = f"{name!r}, which is not one of the {len(self.names):,} relations of the graph"
             raise ValueError(
-                f"{where(row)}: {self.key} is {texts[row].as_py()!r}, which is not one of the "
-                f"{len(self.names):,} relations of the graph; correct the row, or exclude it by where"
+                f"{where(row)}: {self.key} is {'null' if name is None else problem}; correct the row, or "
+                "exclude it by where"
             )
         return Encoded(codes.astype(np.int64)[:, None])
 

@@ -43,6 +43,7 @@ from khop.graph.remote import is_url, matches, with_urls
 
 BATCH_ROWS = 1 << 17
 _CHUNK = 1 << 20  # bytes
+_START = 1 << 8
 _MIXED = re.compile("reached an invalid state|unterminated quote")  # also for mixed line ends
 _INVALID = 'invalid UTF-8; save the file as UTF-8, or give its encoding, as encoding = "latin-1"'
 _PROBLEMS = {
@@ -311,6 +312,16 @@ def refuse_special(path: Path, place: str) -> None:
         raise ValueError(f"{place} is not a regular file, but is read twice; save it as one")
 
 
+def refuse_unreadable(path: Path, place: str) -> None:
+    """Raise ValueError without permission, and for a pointer of Git LFS or a web page."""
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{place}: no permission to read it; chmod u+r {path}")
+    with path.open("rb") as file:
+        start = file.read(_START)
+    if start.startswith(_LFS) or _WEB_PAGE.match(start):
+        raise ValueError(f"{place}: {other_format(start, path.name)}")
+
+
 def first_row(text: str, delimiter: str) -> list[str]:
     """Return the fields of the first row of a text; csv.Error if a quote is not closed."""
     if len(delimiter) > 1:  # not supported by the csv module
@@ -567,11 +578,7 @@ def find_files(patterns: Sequence[str], folder: Path, key: str) -> list[InputFil
                 f"{key}: {other} and {file.name} are the same file, so its rows would be read twice; name "
                 "one of them"
             )
-        if not os.access(file.path, os.R_OK):
-            raise ValueError(f"{key}: {file.name}: no permission to read it; chmod u+r {file.path}")
-        with file.path.open("rb") as content:
-            if content.read(len(_LFS)) == _LFS:
-                raise ValueError(f"{key}: {file.name}: {_SIGNATURES[_LFS]}")
+        refuse_unreadable(file.path, f"{key}: {file.name}")
     return files
 
 

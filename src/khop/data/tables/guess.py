@@ -31,7 +31,7 @@ from khop.data.tables.files import (
     quoted,
 )
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import connected, is_text, pa, pc, without_blanks
+from khop.data.tables.packages import connected, is_text, pa, pc, reading, without_blanks
 from khop.data.tables.rows import Table, read_pieces
 from khop.data.tables.source import FileColumns
 from khop.data.tables.times import ZONE, epoch_unit
@@ -350,7 +350,10 @@ def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
     suffix = _suffix(file.name)
     if FORMATS.get(suffix, "csv") != "csv":
         return Dialect(), None
-    with pa.input_stream(str(file.path), compression=codec(file.name)) as stream:
+    with (
+        reading(f"--guess: {file.name}", "write it again"),
+        pa.input_stream(str(file.path), compression=codec(file.name)) as stream,
+    ):
         text = stream.read(1 << 16).decode("utf-8-sig", "replace").replace("\r\n", "\n")
     line, plain = text.partition("\n")[0], Dialect()
     if line.startswith(("%%", "# ", "#\t")):
