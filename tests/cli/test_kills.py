@@ -1,7 +1,7 @@
 """Kills at every kind of state of import, append, compact, delete, train and infer: old state, or new state.
 
-A kill comes from what the process does, never from a clock: at a change of the file system, or at a
-logged step.
+A kill comes from what the process does, never from a clock: at a change of the file system, or, on two ranks,
+at a point of the work at which both stand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from cli.test_predict import LATER, RUN
 from khop import import_tables, open_folder
 from khop.graph.verify import verify_folder
-from support.commands import ENVIRONMENT, children, of_session, records
+from support.commands import ENVIRONMENT, of_session, records
 from support.gate import WAIT_S, Gate, wait_until
 from support.later_shops import later_tables, shop_spec, shop_tables
 
@@ -178,8 +178,8 @@ def test_an_import_is_there_or_not_after_a_kill(home: Path, writer: Writer, numb
 
 
 def scores(folder: Path) -> list[dict[str, object]]:
-    """Return the records of a run's epochs, without seconds."""
-    return records(str(folder))
+    """Return the records of a run's epochs, without seconds; [] before the first one."""
+    return records(str(folder)) if (folder / "metrics.jsonl").exists() else []
 
 
 @pytest.mark.parametrize("number", range(KILLS))
@@ -230,10 +230,11 @@ def test_an_inference_that_was_killed_goes_on_exactly(
     np.testing.assert_array_equal(np.load(home / "out-a.npy"), np.load(home / "out-b.npy"))
 
 
-def started(home: Path, *words: str) -> subprocess.Popen[str]:
+def started(home: Path, gate: Gate, *words: str) -> subprocess.Popen[str]:
+    """Start the command on two ranks, which stand at the gate."""
     return subprocess.Popen(
-        [sys.executable, "-m", "khop", *words], cwd=home, env=ENVIRONMENT, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
+        [sys.executable, "-m", "support.gated_khop", *words, "--procs", "2"], cwd=home,
+        env=ENVIRONMENT | gate.environment, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 
@@ -248,44 +249,55 @@ def ended(process: subprocess.Popen[str]) -> str:
 PROCESSES = ("main process", "rank 0", "rank 1")
 
 
-@pytest.mark.parametrize("steps", range(KILLS))
+# An update has eight laps, and an epoch four updates: these are all stages of an update, in four epochs.
+LAPS = range(1, 7 * KILLS, 7)
+EPOCHS = "5"
+
+
+@pytest.mark.parametrize("lap", LAPS)
 @pytest.mark.parametrize("who", PROCESSES)
 def test_two_ranks_of_which_a_process_is_killed_go_on_exactly(
-    home: Path, writer: Writer, kept: None, who: str, steps: int
+    home: Path, tmp_path: Path, writer: Writer, kept: None, who: str, lap: int
 ) -> None:
-    """Once the log has so many steps; an epoch has four, so this is inside epochs and at their ends."""
     put(home, "imported")
-    for old in (home / "ranks-a", home / "ranks-b"):
-        shutil.rmtree(old, ignore_errors=True)
-    words = (
-        "run.toml",
-        "--dropout",
-        "0",
-        "--checkpoint-steps",
-        "1",
-    )  # dropout depends on the number of ranks
-    training = started(home, "train", *words, "--procs", "2", "--epochs", "100000", "--out", "ranks-b")
-    log, last = home / "ranks-b/steps.jsonl", home / "ranks-b/checkpoints/last"
-    wait_until(lambda: last.is_dir() and log.read_bytes().count(b"\n") > steps)
-    ranks = children(training.pid)
-    os.kill(training.pid if who == "main process" else sorted(ranks)[int(who[-1])], signal.SIGKILL)
-    said = ended(training)
-    assert who == "main process" or f"{who} was killed by SIGKILL" in said
-    epochs = str(len(scores(home / "ranks-b")) + 1) if (home / "ranks-b/metrics.jsonl").exists() else "1"
-    assert writer.run("train", "--resume", "ranks-b", "--epochs", epochs)[0] == 0
-    assert writer.run("train", *words, "--epochs", epochs, "--out", "ranks-a")[0] == 0
-    assert len(scores(home / "ranks-b")) == int(epochs)
+    words = ("train", "run.toml", "--dropout", "0", "--checkpoint-steps", "1", "--epochs", EPOCHS, "--out")
+    if not (home / "ranks-a").is_dir():  # on one process; only dropout depends on the number of ranks
+        assert writer.run(*words, "ranks-a")[0] == 0
+    shutil.rmtree(home / "ranks-b", ignore_errors=True)
+    gate = Gate.shut(tmp_path / "gate", f"lap {lap}")
+    with started(home, gate, *words, "ranks-b") as process:
+        ranks = sorted(gate.wait_for(2, process))
+        assert len(scores(home / "ranks-b")) < int(EPOCHS)
+        os.kill(process.pid if who == "main process" else ranks[int(who[-1])], signal.SIGKILL)
+        said = ended(process)
+    assert who == "main process" or "was killed by SIGKILL" in said
+    if (home / "ranks-b/checkpoints/last").is_dir():
+        assert writer.run("train", "--resume", "ranks-b")[0] == 0
+    else:
+        shutil.rmtree(home / "ranks-b")
+        assert writer.run(*words, "ranks-b")[0] == 0
+    assert len(scores(home / "ranks-b")) == int(EPOCHS)
     for one, other in zip(scores(home / "ranks-b"), scores(home / "ranks-a"), strict=True):
         assert one.keys() == other.keys()
         assert all(one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-4) for name in one)
 
 
-@pytest.mark.parametrize("chunks", range(7))  # each rank writes so many, whoever takes more of them
+# Each rank stands there when the kill comes. A stage has 30 or 40 chunks, whichever rank takes more of them.
+POINTS = [
+    *(f"opened {number}" for number in (1, 2)),
+    *(f"drawn {number}" for number in (1, 2, 6)),
+    *(f"written {number}" for number in (1, 2, 5, 9, 12)),
+    *(f"chunk {number}" for number in (1, 2, 3, 4, 5, 6, 7, 12)),
+    *(f"stage {number}" for number in (1, 2)),
+]
+assert len(POINTS) == KILLS
+
+
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("who", PROCESSES)
 def test_an_inference_on_two_ranks_of_which_a_process_is_killed_goes_on_exactly(
-    home: Path, tmp_path: Path, writer: Writer, kept: None, who: str, chunks: int
+    home: Path, tmp_path: Path, writer: Writer, kept: None, who: str, point: str
 ) -> None:
-    """Each rank has written so many chunks of a node when the kill comes."""
     put(home, "imported")
     if not (home / "trained").is_dir():
         assert writer.run("train", "run.toml", "--epochs", "1", "--out", "trained")[0] == 0
@@ -294,12 +306,8 @@ def test_an_inference_on_two_ranks_of_which_a_process_is_killed_goes_on_exactly(
         assert writer.run(*words, "one.npy")[0] == 0
     for old in (*home.glob("two*"), *home.glob(".two*")):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
-    gate = Gate.shut(tmp_path / "gate", f"chunk {1 + chunks}")
-    command = [sys.executable, "-m", "support.gated_khop", *words, "two.npy", "--procs", "2"]
-    environment = ENVIRONMENT | gate.environment
-    with subprocess.Popen(
-        command, cwd=home, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    gate = Gate.shut(tmp_path / "gate", point)
+    with started(home, gate, *words, "two.npy") as process:
         ranks = gate.wait_for(2, process)
         os.kill(process.pid if who == "main process" else ranks[int(who[-1])], signal.SIGKILL)
         said = ended(process)

@@ -33,7 +33,7 @@ class Gate:
     """A folder in which every process that stands at the gate has a file.
 
     It is behind a point of the work, which a process passes before it stands: "update 12" is its twelfth
-    update, "chunk 1" its first chunk of an inference, brought to the disk.
+    update, "chunk 1" its first chunk of an inference, brought to the disk. `gated_khop.POINTS` lists them.
     """
 
     folder: Path

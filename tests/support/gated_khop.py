@@ -13,19 +13,27 @@ from khop.process_tuning import tune_before_torch
 tune_before_torch()
 
 from khop.cli.main import run  # noqa: E402
-from khop.inference import work_folder  # noqa: E402
+from khop.inference import chunks, work_folder  # noqa: E402
 from khop.training.step_clock import StepClock  # noqa: E402
 from support.gate import Gate  # noqa: E402
 
-POINTS = {"update": (StepClock, "finish"), "chunk": (work_folder.FileRows, "put")}
+POINTS = {
+    "update": (StepClock, "finish"),
+    "lap": (StepClock, "lap"),  # a stage of an update: waiting, ..., gradients, ..., saving
+    "opened": (work_folder.WorkFolder, "open"),  # the file of a stage
+    "drawn": (chunks, "drawn"),  # the nodes of a chunk, in a thread that works ahead
+    "written": (work_folder, "write_rows"),  # the rows of a chunk, without their journal
+    "chunk": (work_folder.FileRows, "put"),  # with it
+    "stage": (work_folder.FileRows, "finished"),
+}
 
 
 def gated(function: Callable[..., object], number: int) -> Callable[..., object]:
     """The same, but for standing at the gate after its `number`-th call in this process."""
     calls = count(1)
 
-    def called(*arguments: object) -> object:
-        result = function(*arguments)
+    def called(*arguments: object, **named: object) -> object:
+        result = function(*arguments, **named)
         if next(calls) == number:
             Gate.of_this_process().stand()
         return result
