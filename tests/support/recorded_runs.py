@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -11,10 +11,14 @@ import torch
 
 import khop
 from khop.api import loader as loaders
+from khop.draw import DrawKey
 from khop.graph.rule import Rule
 from khop.loading.device.device_placement import DevicePlacement
+from khop.loading.device.device_source import DeviceSource
 from khop.loading.device.placed_stores import Conditions, placed_stores
-from khop.training import steps
+from khop.sampling.on_device.capacities import Capacities
+from khop.sampling.seeds import Seeds
+from khop.training import recorded_steps, steps
 from khop.training.trainer import Trainer
 from support.host_as_device import HostAsDevice
 from support.recorders import NoStreams
@@ -49,6 +53,25 @@ def as_device() -> Iterator[None]:
 def late_losses() -> AbstractContextManager[object]:
     """Read losses of single launches as those of a device: some updates later."""
     return patch.object(steps, "streams_of", lambda device: NoStreams())
+
+
+@contextmanager
+def too_small(*, is_kept: bool = False) -> Iterator[None]:
+    """Let every batch exceed the first capacities, which have room for seeds alone; keep them on request."""
+    measured = DeviceSource.measured
+
+    def only_seeds(source: DeviceSource, more: Sequence[tuple[Seeds, DrawKey]] = ()) -> Capacities:
+        found = measured(source, more)
+        seeds = found.nodes[0]
+        one = replace(found, nodes=(seeds,) * len(found.nodes), rows=(seeds,) * len(found.rows))
+        return found if more else one
+
+    most = 1000 if is_kept else recorded_steps.MOST_OVERFLOWS
+    with (
+        patch.object(DeviceSource, "measured", only_seeds),
+        patch.object(recorded_steps, "MOST_OVERFLOWS", most),
+    ):
+        yield
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from khop.models.sage import SAGE
 from khop.sampling.sampler import PlantedSeeds
 from khop.training.recorded_steps import RecordedSteps
 from khop.training.trainer import Trainer
-from support.recorded_runs import SETTINGS, as_device, placed
+from support.recorded_runs import SETTINGS, as_device, placed, too_small
 from support.small_graphs import one_type
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu trains on a GPU")
@@ -27,8 +27,8 @@ def _no_scores() -> Mapping[str, float]:
     return {"val": 0.5}
 
 
-def fitted(graph: khop.Graph, loss: str, launches: str, out: Path) -> Trainer:
-    """Train one epoch of 7 links in steps of 4: two batches, the second one smaller."""
+def fitted(graph: khop.Graph, loss: str, launches: str, out: Path, epochs: int = 1) -> Trainer:
+    """Train on 7 links in steps of 4: two batches in an epoch, the second one smaller."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
         model = LinkPredictor.of(SAGE.for_graph(SMALL.store, 8, 1, ["node"], outputs=4), [EDGE], "dot", 4)
@@ -36,7 +36,7 @@ def fitted(graph: khop.Graph, loss: str, launches: str, out: Path) -> Trainer:
     sampler = khop.LinkSampler(graph, [2], negatives=khop.UniformNegatives(2, mode), exclude="edge")
     links = khop.Links({EDGE: torch.stack(SMALL.edges[EDGE])[:, :7]})
     loader = khop.Loader(sampler, links, 4, shuffle=True, seed=1, columns=["x"])
-    settings = replace(SETTINGS, launches=launches, epochs=1)
+    settings = replace(SETTINGS, launches=launches, epochs=epochs)
     trainer = Trainer(model, khop.LinkPrediction(loss), loader, _no_scores, settings, out)
     trainer.fit()
     return trainer
@@ -52,6 +52,17 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, loss: s
     assert found._steps.overflows < 2
     record, of_cpu = found._output.records[0], wanted._output.records[0]
     assert record["loss"] == pytest.approx(of_cpu["loss"], abs=1e-9)
+    for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+@pytest.mark.long
+def test_shapes_that_batches_of_links_exceed_are_enlarged(tmp_path: Path) -> None:
+    """The batches of steps 0 and 1 are known before step 5."""
+    wanted = fitted(khop.Graph(SMALL.store, SMALL.features), "bce", "single", tmp_path / "cpu", 4)
+    with as_device(), too_small():
+        found = fitted(placed(SMALL), "bce", "recorded", tmp_path / "recorded", 4)
+    assert [record["overflows"] for record in found._output.records] == [2, 2, 1, 0]
     for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
 

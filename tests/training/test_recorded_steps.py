@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -16,21 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import khop
-from khop.draw import DrawKey
 from khop.graph.features.table import FeatureTable
 from khop.loading.device.batch_slot import StepInput
-from khop.loading.device.device_source import DeviceSource
 from khop.loading.local_source import LocalSource
 from khop.models.node_embedding import NodeEmbedding
-from khop.sampling.on_device.capacities import Capacities
-from khop.sampling.seeds import Seeds
-from khop.training import recorded_steps
 from khop.training.recorded_steps import CapturedSteps, Exceeded, RecordedSteps, why_not_recorded
 from khop.training.step_clock import STAGES, Unwatched
 from khop.training.trainer import Trainer
 from support.covered import covered
 from support.host_reads import counting
-from support.recorded_runs import RecordedRun, as_device
+from support.recorded_runs import RecordedRun, as_device, too_small
 from support.recorders import Passed
 from support.small_runs import Interrupting
 from support.started_ranks import StartedRanks
@@ -58,25 +51,6 @@ def fitted_on_cpu(run: RecordedRun) -> Trainer:
     trainer = run.on_cpu()
     trainer.fit()
     return trainer
-
-
-@contextmanager
-def too_small(*, is_kept: bool = False) -> Iterator[None]:
-    """Let every batch exceed the first capacities, which have room for seeds alone; keep them on request."""
-    measured = DeviceSource.measured
-
-    def only_seeds(source: DeviceSource, more: Sequence[tuple[Seeds, DrawKey]] = ()) -> Capacities:
-        found = measured(source, more)
-        seeds = found.nodes[0]
-        one = replace(found, nodes=(seeds,) * len(found.nodes), rows=(seeds,) * len(found.rows))
-        return found if more else one
-
-    most = 1000 if is_kept else recorded_steps.MOST_OVERFLOWS
-    with (
-        patch.object(DeviceSource, "measured", only_seeds),
-        patch.object(recorded_steps, "MOST_OVERFLOWS", most),
-    ):
-        yield
 
 
 @dataclass
