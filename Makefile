@@ -64,5 +64,6 @@ $(stamps)/khop: $(stamps)/venv pyproject.toml constraints.txt $(native)
 
 $(stamps)/dev: $(stamps)/khop
 	@echo "Installing the tools for tests into .venv ..."
+	@$(pip) install "pip>=25.1"  # with dependency groups
 	@$(pip) install --constraint constraints.txt --group dev
 	@touch $@

@@ -78,7 +78,7 @@ def small_reddit(root: str) -> list[object]:
     return [Data(x=torch.randn(200, 602), y=torch.randint(41, (200,)), edge_index=edge_index, **masks)]
 
 
-@pytest.mark.core(8)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if page.parent.name != TUTORIALS and any(blocks(page, "python"))],
@@ -96,7 +96,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
         exec(compile(padding + block.text, page, "exec"), namespace)
 
 
-@pytest.mark.core(20)
+@pytest.mark.core(6)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.words[0] == "khop"], ids=str)
 def test_a_khop_command_of_the_docs_exists(command: Command) -> None:
     """Its subcommand and options are ones that the program takes: of others it complains before it helps."""

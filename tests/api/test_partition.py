@@ -66,6 +66,7 @@ def test_an_interrupted_partition_leaves_nothing(shop: Path, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_training_on_clusters_learns(tmp_path: Path) -> None:
     graph = khop.open_graph(khop.cluster_graph(write_learnable_graph(tmp_path / "a"), tmp_path / "b", 12))
     torch.manual_seed(1)

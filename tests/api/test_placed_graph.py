@@ -78,6 +78,7 @@ def test_kernels_do_not_draw_for_a_sampler_of_other_edges(folder: Path) -> None:
         khop.Loader(sampler, seeds, 40, graph=graph.on("cuda", topology="device"), columns=["x"])
 
 
+@pytest.mark.long
 def test_links_on_a_gpu_are_those_of_the_cpu(folder: Path) -> None:
     graph = khop.open_graph(folder)
     edges = torch.stack(
@@ -177,6 +178,7 @@ def test_a_partitioned_graph_in_one_process_is_placed_like_any_other(folder: Pat
         graph.on("cpu", columns={"x": "device"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["host", "mapped", "disk"])
 def test_columns_of_a_partitioned_graph_are_placed_too(folder: Path, tmp_path: Path, place: str) -> None:
     khop.partition_graph(folder, tmp_path / "parts", parts=2)
@@ -192,6 +194,7 @@ def test_columns_of_a_partitioned_graph_are_placed_too(folder: Path, tmp_path: P
         graph.only(["user buys item"]).on("cpu", columns="disk")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["visits", "counts"])
 def test_a_cache_of_rows_of_parts_on_disk_changes_no_batch(folder: Path, tmp_path: Path, by: str) -> None:
     khop.partition_graph(folder, tmp_path / "parts", parts=2)
@@ -240,6 +243,7 @@ def test_memory_that_only_a_gpu_reads_is_refused_on_a_cpu(folder: Path) -> None:
         in_memory.on("cpu", columns="disk")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["visits", "counts"])
 def test_a_cache_of_rows_on_disk_changes_no_batch(folder: Path, by: str) -> None:
     graph = khop.open_graph(folder)

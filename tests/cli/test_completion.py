@@ -18,6 +18,7 @@ def _output(command: list[str], home: Path, **variables: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.long
 def test_completion_is_installed_by_one_option_typed_in_bash(tmp_path: Path) -> None:
     typed = f"'{PROGRAM}' --install-completion; true"  # the shell that is found is the process above
     assert "bash completion installed" in _output(["bash", "-c", typed], tmp_path)
@@ -26,7 +27,7 @@ def test_completion_is_installed_by_one_option_typed_in_bash(tmp_path: Path) -> 
     assert str(script) in (tmp_path / ".bashrc").read_text()
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("typed", "expected"), TYPED)
 def test_words_are_completed(tmp_path: Path, typed: str, expected: str) -> None:
     count = str(typed.count(" "))

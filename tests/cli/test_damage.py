@@ -127,6 +127,7 @@ def test_info_of_parts_names_a_degree_that_is_damaged(
     assert f"{parts / EDGES}/degrees.npy: row 3 has -2" in ran.stderr
 
 
+@pytest.mark.long
 def test_an_output_that_is_a_link_to_nothing_is_named(
     shop: Path, tmp_path: Path, khop_command: Command, trained_run: None
 ) -> None:

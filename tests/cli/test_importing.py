@@ -168,7 +168,7 @@ def test_a_bad_table_is_one_sentence(khop_command: Command, shop: Path) -> None:
     assert not Path("out").exists()
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["shop.toml", "edges:list.txt"])
 def test_a_missing_package_is_named_with_its_installation(shop: Path, source: str) -> None:
     """In a process of its own: an import that failed would leave other modules to the tests after it."""

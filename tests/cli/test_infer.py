@@ -65,6 +65,7 @@ def test_the_nodes_of_a_file_come_in_its_order(khop_command: Command, trained_ru
     np.testing.assert_allclose(np.load("some.npy"), np.load("all.npy")[[5, 3, 599]], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_run_of_links_has_a_file_for_each_end(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_folder_that_is_no_run_says_so(khop_command: Command, small_run: Path)
     )
 
 
+@pytest.mark.long
 def test_rows_of_a_run_with_times_are_those_of_the_end_of_the_data(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_info_of_parts_is_that_of_the_graph_and_of_each(
 # `khop info` and `khop verify`: a graph by its name, a folder that is not there, a process of its own.
 
 
+@pytest.mark.long
 def test_a_built_in_graph_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KHOP_CACHE", str(tmp_path))
     code, output = khop("info", "--json", "debian")

@@ -31,6 +31,7 @@ def link_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_links_are_learned_and_evaluated_again(khop_command: Command, link_run: Path) -> None:
     trained = json.loads(khop_command("train", str(link_run), "--out", "a", "--json").stdout.splitlines()[-1])
     assert trained["test_mrr"] > 0.3  # guessing among 21: 0.17

@@ -30,6 +30,7 @@ def test_python_m_khop_is_the_command() -> None:
     assert done.stdout == f"khop {khop.__version__}\n"
 
 
+@pytest.mark.long
 def test_the_shell_can_complete_commands() -> None:
     environment = {
         **os.environ,

@@ -56,6 +56,7 @@ def mllog(text: str) -> list[dict[str, Any]]:
     return [json.loads(line[9:]) for line in text.splitlines() if line.startswith(":::MLLOG ")]
 
 
+@pytest.mark.long
 def test_it_trains_to_the_target_and_logs_as_mlperf_asks(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,6 +97,7 @@ def test_it_trains_to_the_target_and_logs_as_mlperf_asks(
     assert {line["event_type"] for line in lines} == {"POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"}
 
 
+@pytest.mark.long
 def test_the_run_file_is_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command
 ) -> None:

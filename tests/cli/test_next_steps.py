@@ -140,7 +140,7 @@ def test_commands_on_runs_end_with_what_to_do_next(khop_command: Command, small_
         follow(khop_command, ran)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [(), ("--window", "30,0"), ("--temporal-strategy", "latest")], ids=str)
 def test_the_commands_after_a_training_by_time_run(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]

@@ -27,6 +27,7 @@ def parts(khop_command: Command, small_run: Path, learnable: Path) -> str:
     return "parts"
 
 
+@pytest.mark.long
 def test_a_run_is_trained_measured_inferred_and_profiled(khop_command: Command, parts: str) -> None:
     khop_command("train", "run.toml", "--out", "whole", "--epochs", "1")
     assert khop_command("train", "run.toml", "--graph", parts, "--out", "cut", "--epochs", "1").code == 0

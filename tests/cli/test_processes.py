@@ -26,6 +26,7 @@ def process(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
 
 
+@pytest.mark.long
 def test_a_script_reads_the_last_line_of_stdout(small_run: Path) -> None:
     done = process(*KHOP, "train", "run.toml", "--json")
     assert done.returncode == 0

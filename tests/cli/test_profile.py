@@ -58,6 +58,7 @@ def test_a_profile_says_where_the_time_goes_and_which_setting_to_change(
     assert imread(io.BytesIO((folder / "timeline.png").read_bytes())).shape[1] == 1300
 
 
+@pytest.mark.long
 def test_a_script_reads_the_last_line(khop_command: Callable[..., Ran], small_run: Path) -> None:
     done = khop_command("profile", "run.toml", "--steps", "3", "--out", "p", "--json")
     (line,) = done.stdout.splitlines()
@@ -69,6 +70,7 @@ def test_a_script_reads_the_last_line(khop_command: Callable[..., Ran], small_ru
     assert rank["seeds_per_s"] > 0
 
 
+@pytest.mark.long
 def test_a_run_that_was_trained_can_be_profiled_and_stays_as_it_was(
     khop_command: Callable[..., Ran], trained_run: None
 ) -> None:

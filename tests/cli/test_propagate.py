@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cli.conftest import Ran
 
 Command = Callable[..., Ran]
@@ -17,6 +19,7 @@ def fanouts_of(run: Path) -> list[int]:
     return fanouts
 
 
+@pytest.mark.long
 def test_a_perceptron_trains_on_the_columns_without_neighbors(
     learnable: Path, tmp_path: Path, khop_command: Command
 ) -> None:

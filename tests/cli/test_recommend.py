@@ -104,6 +104,7 @@ def trained(
     return bought
 
 
+@pytest.mark.long
 def test_from_tables_to_recommendations_under_own_ids(
     khop_command: Command, trained: list[tuple[str, str]]
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_run_about_nodes_is_refused(khop_command: Command, trained_run: None) 
     assert "only link-prediction runs recommend" in " ".join(ran.stderr.split())
 
 
+@pytest.mark.long
 def test_without_stored_ids_users_are_numbers(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def reported(khop_command: Command, *arguments: str) -> str:
     return page
 
 
+@pytest.mark.long
 def test_a_report_has_scores_worst_nodes_and_times(khop_command: Command, trained_run: None) -> None:
     khop_command("train", "run.toml", "--out", "b", "--hidden", "8", "--epochs", "1")
     measured = khop_command("evaluate", "a", "--predictions", "test.parquet", "--json")

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cli.conftest import Ran
 from cli.test_train import metrics_of
 from support.small_folders import write_learnable_graph
@@ -38,6 +40,7 @@ def test_another_graph_or_model_under_a_checkpoint_is_refused_and_named(
     assert f"{error}\n".endswith("; model.hidden was 16 and is 17" + remedy)
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
     khop_command: Callable[..., Ran], small_run: Path
 ) -> None:

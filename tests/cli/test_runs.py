@@ -40,6 +40,7 @@ def two_runs(
     return [json.loads(khop_command("evaluate", f"runs/{name}", "--json").stdout) for name in "ab"]
 
 
+@pytest.mark.long
 def test_runs_have_the_scores_that_training_said(
     khop_command: Command, two_runs: list[dict[str, object]]
 ) -> None:

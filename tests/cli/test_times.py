@@ -29,6 +29,7 @@ def dated_payments(folder: Path) -> Path:
     return khop.write_graph(folder, {"person": people}, {"person paid person": paid}, sort_by="time")
 
 
+@pytest.mark.long
 def test_a_run_draws_along_paths_and_reads_elapsed_times(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_rule_that_does_not_fit_the_model_is_refused(khop_command: Command, sm
     assert "which GCN needs; draw them with rule=khop.SymmetricSum()" in ran.stderr
 
 
+@pytest.mark.long
 def test_a_score_below_its_baseline_is_named_with_three_settings_to_try(
     khop_command: Command, small_run: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_equal_seeds_give_equal_metrics_whatever_the_threads(khop_command: Comma
     assert metrics_of("e") != metrics_of("a")
 
 
+@pytest.mark.long
 def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_run: Path) -> None:
     khop_command("train", str(small_run), "--out", "a", "--epochs", "1", "--hidden", "8")
     kept = tomllib.loads(Path("a/config.toml").read_text())
@@ -148,7 +150,7 @@ def test_a_run_continues_exactly_where_it_ended(khop_command: Command, small_run
     assert tomllib.loads(Path("parts/config.toml").read_text())["training"]["epochs"] == 2
 
 
-@pytest.mark.core(2)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -176,6 +178,7 @@ def test_the_metric_can_be_roc_auc(khop_command: Command, small_run: Path) -> No
     assert 0.5 < json.loads(ran.stdout)["test_roc_auc"] < 1
 
 
+@pytest.mark.long
 def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_run: Path) -> None:
     khop_command(
         "train", str(small_run), "--compute-threads", "2", "--threads", "3", "--out", "a", "--epochs", "1"
@@ -266,6 +269,7 @@ def test_a_graph_and_options_are_a_run_without_a_file(
     assert json.loads(ran.stdout)["epochs"] == 1
 
 
+@pytest.mark.long
 def test_biased_draws_are_named_at_the_start(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +283,7 @@ def test_biased_draws_are_named_at_the_start(
         assert " ".join(ran.stdout.split()).count("draws by price without replacement are biased") == count
 
 
+@pytest.mark.long
 def test_debian_is_a_run_that_comes_with_khop(
     khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +323,7 @@ def test_built_in_graphs_are_unpacked_where_the_environment_says(monkeypatch: py
     assert cache_folder() == Path("/big/khop")
 
 
+@pytest.mark.long
 def test_tensorboard_gets_curves_beside_the_results(
     khop_command: Callable[..., Ran], small_run: Path
 ) -> None:

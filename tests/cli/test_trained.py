@@ -80,6 +80,7 @@ def test_a_run_of_a_gpu_is_read_on_a_machine_without_one(
     assert ran.stderr.startswith("khop: device 'cuda': torch finds no CUDA device; give device=\"cpu\", or ")
 
 
+@pytest.mark.long
 def test_training_shows_the_scores_of_own_features_beside_each_score(
     khop_command: Command, small_run: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_training_shows_the_scores_of_own_features_beside_each_score(
     assert measured["test_own_features_f1_micro"] == found["test_own_features_accuracy"]
 
 
+@pytest.mark.long
 def test_an_evaluation_trains_it_once(khop_command: Command, trained_run: None) -> None:
     assert not OWN.exists()
     first = khop_command("evaluate", "a", "--baselines", "--json")
@@ -294,6 +296,7 @@ def test_predictions_are_written_beside_the_scores(khop_command: Command, traine
     assert again.stderr == "khop: out.parquet: exists already; remove it or choose another name\n"
 
 
+@pytest.mark.long
 def test_predictions_for_links_have_the_users_ids(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,6 +337,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
 }
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 def test_a_wrong_sampler_is_refused_by_what_is_wrong(kind: type[Smallest], few_examples: None) -> None:
     promise, sentence = WRONG[kind]

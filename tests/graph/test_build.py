@@ -441,6 +441,7 @@ def document(folder: Path) -> bytes:
     return (folder / "graph.json").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sort_by", [None, "time"])
 @pytest.mark.parametrize("columns", [{}, COLUMNS], ids=["bare", "columns"])
 def test_budget_threads_and_chunks_do_not_change_the_folder(
@@ -641,6 +642,7 @@ def test_refused_duplicates_name_both_edges(memory: int, tmp_path: Path) -> None
 # Edges sorted through the disk: the bits of a stable sort, for any threads, budget and chunks.
 
 
+@pytest.mark.long
 @given(
     st.sampled_from([0, 1, 5000, 9000]),
     st.sampled_from([1, 2, 3000, 70_000]),

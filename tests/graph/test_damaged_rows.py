@@ -141,7 +141,7 @@ def test_rows_that_are_not_in_their_order_are_named(timed: Path, name: str) -> N
         drawn(open_csc_graph(timed), RULES[name])
 
 
-@pytest.mark.core(3)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["temporal", "latest", "window"])
 def test_damage_of_what_is_derived_never_changes_what_time_allows(timed: Path, name: str) -> None:
     expected = drawn(open_csc_graph(timed), RULES[name])

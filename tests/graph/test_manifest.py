@@ -22,6 +22,7 @@ def meaning_or_error(path: Path) -> object:
     return folder.manifest, folder.fingerprint
 
 
+@pytest.mark.long
 def test_a_flipped_bit_is_noticed_or_harmless(shop: Path) -> None:
     file = shop / "graph.json"
     right = file.read_bytes()

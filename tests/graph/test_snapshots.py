@@ -109,6 +109,7 @@ def test_a_damaged_record_is_an_error(graph: Path, text: str) -> None:
     assert found.problem.startswith("not what khop writes")
 
 
+@pytest.mark.long
 def test_each_changed_byte_of_the_record_is_found(graph: Path) -> None:
     published(graph, "a", "b", "c")
     sound = (graph / "snapshots.json").read_bytes()

@@ -120,6 +120,7 @@ def test_slices_are_pieces_of_the_whole() -> None:
     assert torch.equal(torch.cat(pieces), permutation_slice(key, count, 0, count))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_keys_reach_all_orders_of_few_evenly(count: int) -> None:
     keys = 200 * len(list(permutations(range(count))))

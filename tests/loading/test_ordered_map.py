@@ -299,10 +299,12 @@ RESULTS = """
 """
 
 
+@pytest.mark.long
 def test_a_script_that_leaves_an_iterator_open_ends() -> None:
     assert printed(RESULTS, LEFT_OPEN) == "the end"
 
 
+@pytest.mark.long
 def test_a_consumer_that_outlives_the_main_thread_continues() -> None:
     assert printed(RESULTS, OUTLIVES) == "all of 8"
 

@@ -254,7 +254,7 @@ def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_pa
         assert_same(outputs(back, first, name), wanted)
 
 
-@pytest.mark.core(5)
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_training_continues_with_types_in_another_order(
     folders: list[Path], tmp_path: Path, name: str

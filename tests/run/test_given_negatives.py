@@ -131,6 +131,7 @@ def test_lists_of_negatives_give_the_mrr_of_ogb(folder: Path, split: str) -> Non
     assert found[split] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("only", [False, True])
 def test_lists_for_both_ends_give_the_mrr_of_heart(folder: Path, tmp_path: Path, only: bool) -> None:
     """HeaRT ranks a link among pairs with its source and pairs with its destination, in one list."""
@@ -152,6 +153,7 @@ def test_lists_for_both_ends_give_the_mrr_of_heart(folder: Path, tmp_path: Path,
     assert 0 < one.run_task.evaluated(("test",), unwatched).baselines["test/popularity/mrr"] < 1
 
 
+@pytest.mark.long
 def test_pairs_for_all_links_give_the_hits_of_ogb(folder: Path) -> None:
     files = {f"{name}_negatives": str(folder / f"{name}-pairs.parquet") for name in ("val", "test")}
     for k in (3, 20, 60):
@@ -219,7 +221,7 @@ def write_ogb(folder: Path, form: str) -> dict[str, dict[str, npt.NDArray[np.int
     return parts
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "form", "metric"),
     [("ogbl-citation2", "citation-v2", "mrr"), ("ogbl-collab", "collab", "hits@50")],
@@ -295,6 +297,7 @@ def test_a_killed_run_with_files_continues_with_equal_bits(form: str, folder: Pa
     assert_equal_runs(*killed_and_continued(dict(found), tmp_path))
 
 
+@pytest.mark.long
 def test_the_command_takes_files_for_an_evaluation(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ def tables(**changes: Any) -> dict[Any, Any]:  # noqa: ANN401
     return {"user": found["user"], "item": found["item"], "user buys item": found["event"], **changes}
 
 
+@pytest.mark.long
 def test_tables_give_the_predictions_of_their_folder(trained: Path, tmp_path: Path) -> None:
     khop.import_tables(later_spec(later_tables()), tmp_path / "later", encoders=trained)
     loaded = khop.load_run(trained)

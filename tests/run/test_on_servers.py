@@ -118,6 +118,7 @@ class LeavesEarly(RequestHandler):
         super().answer(request, token, client, stream, beat_s)
 
 
+@pytest.mark.long
 def test_requests_to_a_server_that_leaves_are_counted_as_retries(
     graph: Path, tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_the_joined_rows_are_those_of_a_graph_of_all_rows(tmp_path: Path) -> Non
     torch.testing.assert_close(all_.outputs.outputs, expected(run, whole), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_chunks_of_new_nodes_give_the_same_predictions_and_progress(tmp_path: Path) -> None:
     shop, later, _ = folders(tmp_path)
     seen: list[tuple[int, int]] = []
@@ -168,6 +169,7 @@ def test_chunks_of_new_nodes_give_the_same_predictions_and_progress(tmp_path: Pa
         seen.clear()
 
 
+@pytest.mark.long
 def test_a_partitioned_graph_gives_the_same_predictions(tmp_path: Path) -> None:
     shop, later, _ = folders(tmp_path)
     run = run_on(shop)

@@ -103,6 +103,7 @@ def test_new_users_with_embeddings_have_the_row_of_unknown_nodes(tmp_path: Path)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(again), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_pairs_of_the_graph_need_no_later_data_and_may_be_a_file(tmp_path: Path) -> None:
     shop, _, _ = folders(tmp_path)
     pairs = PAIRS.slice(4)

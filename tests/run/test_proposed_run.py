@@ -45,7 +45,7 @@ def test_a_label_with_splits_is_the_task(tmp_path: Path) -> None:
     assert values["task"] == {"kind": "node-classification", "target": "user", "label": "kind"}
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("label", "kind"),
     [
@@ -75,6 +75,7 @@ def test_labels_of_an_import_are_of_the_kind_that_it_records(
         assert all(isinstance(word, str) for row in rows for word in row["prediction"] + row["label"])
 
 
+@pytest.mark.long
 def test_links_are_split_at_random_without_times(tmp_path: Path) -> None:
     values = trains(write_shop(tmp_path / "shop"), tmp_path)
     assert values["task"] == {"kind": "link-prediction", "target": "user buys item"}

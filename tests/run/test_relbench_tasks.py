@@ -101,7 +101,7 @@ def area(labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> floa
     return float(((one > zero) + (one == zero) / 2).mean())
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "metric"), [("driver-dnf", "roc_auc"), ("driver-position", "mae")])
 def test_a_task_trains_from_the_command_and_is_scored_by_the_metric_of_relbench(
     task: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -139,7 +139,7 @@ def mean_average_precision(found: npt.NDArray[np.int64], wanted: list[list[int]]
     return float(((precision * is_in).sum(axis=1) / sizes).mean())
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 def test_a_recommendation_task_trains_from_the_command_and_is_scored_by_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

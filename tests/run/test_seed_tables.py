@@ -90,6 +90,7 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     return out
 
 
+@pytest.mark.long
 def test_the_command_trains_scores_and_predicts_rows(
     trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +130,7 @@ def dates(table: pa.Table) -> list[Any]:
     return [day.replace(tzinfo=at(1).tzinfo) for day in table["day"].to_pylist()]
 
 
+@pytest.mark.long
 def test_outputs_are_those_of_each_user_at_the_date_of_its_row(trained: Path) -> None:
     """The rows' neighbors are drawn within their dates, as by a sampler over the library's seed table."""
     loaded = khop.load_run(trained)
@@ -294,6 +296,7 @@ def test_bad_rows_are_named(
         scored()
 
 
+@pytest.mark.long
 def test_what_a_run_on_tables_cannot_predict_is_named(trained: Path, folder: Path) -> None:
     loaded = khop.load_run(trained)
     with pytest.raises(ValueError, match="rows are about nodes of the graph; give rows alone"):

@@ -61,7 +61,7 @@ def still(name: str) -> tuple[str, ...]:
     return ("--learning-rate", "1e-300", "--start-from", "yesterday", "--out", name)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("unknown", [False, True])
 def test_appended_nodes_get_the_row_unknown_or_a_new_one(
     yesterday: Path, khop_command: Command, unknown: bool
@@ -104,6 +104,7 @@ def test_nodes_are_found_by_their_own_ids_in_another_graph(yesterday: Path, khop
     assert khop.open_ids("other", "user").ids([0]) == ["u29"]
 
 
+@pytest.mark.long
 def test_deleted_nodes_leave_and_the_others_keep_their_rows(yesterday: Path, khop_command: Command) -> None:
     kept = [f"u{i}" for i in range(3, 30)]
     before = user_rows("yesterday", "shop", kept)
@@ -112,6 +113,7 @@ def test_deleted_nodes_leave_and_the_others_keep_their_rows(yesterday: Path, kho
     assert torch.equal(user_rows("today", "shop", kept), before)
 
 
+@pytest.mark.long
 def test_a_started_run_is_resumed_evaluated_and_started_from_without_the_first_one(
     yesterday: Path, khop_command: Command
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_started_run_is_resumed_evaluated_and_started_from_without_the_first_o
     assert ran.code == 0, ran.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -150,6 +153,7 @@ def test_what_does_not_fit_is_refused(
     assert not Path("today").exists()
 
 
+@pytest.mark.long
 def test_embeddings_of_a_graph_that_is_gone_are_refused(yesterday: Path, khop_command: Command) -> None:
     khop.append("shop", delete={"user": ["u0"]})
     khop.compact("shop")

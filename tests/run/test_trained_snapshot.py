@@ -55,6 +55,7 @@ def results(khop_command: Command) -> list[object]:
     return found
 
 
+@pytest.mark.long
 def test_commands_read_the_nodes_of_training(trained: Path, khop_command: Command) -> None:
     before = results(khop_command)
     khop.append("shop", later_spec(later_tables()))

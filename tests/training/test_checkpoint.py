@@ -197,6 +197,7 @@ def problem_of(folder: Path) -> str | None:
     return None
 
 
+@pytest.mark.long
 def test_a_flip_anywhere_in_state_json_is_noticed(tmp_path: Path) -> None:
     """865 of 1,810 were accepted once, some of which changed the learning rate."""
     saved(tmp_path / "last")
@@ -337,6 +338,7 @@ def test_the_way_to_compute_updates_is_that_of_this_device(tmp_path: Path) -> No
     step(model, plain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_compiled", [(False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("part", ["whole", "layer"])
 def test_a_compiled_model_and_a_plain_one_load_each_others_checkpoints(
@@ -414,6 +416,7 @@ def test_a_folder_holds_exactly_the_files(tmp_path: Path) -> None:
         assert list(folder.parent.iterdir()) == [folder]
 
 
+@pytest.mark.long
 def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new_one(tmp_path: Path) -> None:
     outcomes = []
     for deadline in range(1, 100):

@@ -34,6 +34,7 @@ class Warned(Unwatched):
         self.sentences.append(sentence)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("topology", "columns", "reason"),
     [
@@ -107,6 +108,7 @@ def test_steps_are_recorded_where_that_applies_and_a_line_says_so(tmp_path: Path
     assert sentences[0].startswith("steps are launched one by one, not recorded: the CPU draws")
 
 
+@pytest.mark.long
 def test_dropout_of_torch_is_recorded_on_request_alone(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path)
 

@@ -141,6 +141,7 @@ def test_a_plateau_counts_evaluations_within_epochs(tmp_path: Path) -> None:
     assert trainer.state.plateau_scale == 0.25
 
 
+@pytest.mark.long
 def test_a_run_of_some_steps_ends_within_an_epoch_and_can_be_continued_exactly(tmp_path: Path) -> None:
     expected = SmallRun(tmp_path / "undisturbed").with_(evaluate_every=0.2).trainer().fit()
     run = SmallRun(tmp_path / "run").with_(evaluate_every=0.2)
@@ -228,6 +229,7 @@ def sensitive(out: Path, **settings: object) -> SmallRun:
     return SmallRun(out).with_(schedule=schedule, **WITHIN, **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "observer",
     [

@@ -75,6 +75,7 @@ def assert_same_run(found: Trainer, wanted: Trainer, out: Path, wanted_out: Path
         assert file.read_bytes() == (wanted_last / file.name).read_bytes(), file.name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [lambda trainer: trainer, in_micro_batches], ids=["whole", "micro"])
 def test_lines_records_and_weights_have_their_bits(
     tmp_path: Path, change: Callable[[Trainer], Trainer]
@@ -143,6 +144,7 @@ def files_of(found: dict[str, int]) -> set[str]:
     return {read.rpartition(" ")[2].rpartition(":")[0] for read in found}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU stands for a GPU here")
 def test_a_step_reads_no_number_of_the_device(tmp_path: Path) -> None:
     """Neither to compute and clip its gradients nor to update. An earlier loss is on the host.

@@ -49,6 +49,7 @@ def pairs_in_order(scores: Tensor, positive: Tensor) -> float:
 values = st.sampled_from([0.0, 0.25, 1.0, -3.0, 30.0, 31.0, 200.0, -200.0])
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(values, values, st.booleans()), min_size=2, max_size=20))
 def test_roc_auc_of_two_classes_is_the_share_of_pairs_in_order(rows: list[tuple[float, float, bool]]) -> None:
     logits = torch.tensor([row[:2] for row in rows], dtype=torch.float64)

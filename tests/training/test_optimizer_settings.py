@@ -48,7 +48,7 @@ KINDS = {
 }
 
 
-@pytest.mark.core(2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_a_run_that_was_stopped_continues_with_the_same_losses(tmp_path: Path, name: str) -> None:
     settings = OptimizerSettings(getattr(torch.optim, name), KINDS[name], clip_norm=0.5)
@@ -219,6 +219,7 @@ def test_it_rises_over_the_warm_up_and_falls_to_the_end() -> None:
     assert rates(Schedule("linear", warmup=5), 2) == pytest.approx([1 / 6, 2 / 6])
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_continues_with_the_rate_that_was_next(tmp_path: Path) -> None:
     schedule = Schedule("cosine", warmup=4)
     whole = SmallRun(tmp_path / "a").with_(schedule=schedule)

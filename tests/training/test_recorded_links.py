@@ -67,6 +67,7 @@ def test_shapes_that_batches_of_links_exceed_are_enlarged(tmp_path: Path) -> Non
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_thread_draws_the_negatives_ahead_and_ends_with_the_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

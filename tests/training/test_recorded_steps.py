@@ -170,6 +170,7 @@ def test_sums_over_a_subgraph_are_those_of_single_launches(tmp_path: Path) -> No
     assert_close(recorded, wanted, run.out, on_cpu.out)
 
 
+@pytest.mark.long
 def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: Path) -> None:
     """Numbers of the host are read too: seeds when they are checked, exchanged values, and earlier losses."""
     waits: list[object] = []

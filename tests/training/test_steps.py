@@ -85,6 +85,7 @@ def test_means_of_drawn_relations_are_noticed_and_others_are_not(graph: khop.Gra
         notice_drawn_relations(model(graph, only_back), loader(graph, {FACT: 3, BACK: -1}, khop.Uniform()))
 
 
+@pytest.mark.long
 def test_a_run_says_it_once(tmp_path: Path) -> None:
     """In two epochs of one process; the rule of the sentence ends it."""
     as_column(tmp_path / "graph", Triples.drawn())

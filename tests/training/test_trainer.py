@@ -54,6 +54,7 @@ def checkpoint_bytes(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.long
 def test_sampler_threads_do_not_change_the_course(tmp_path: Path) -> None:
     runs = [SmallRun(tmp_path / str(threads), threads=threads) for threads in (1, 2, 4)]
     trainers = [run.trainer() for run in runs]
@@ -112,7 +113,7 @@ def test_dropout_depends_on_the_seed_and_torchs_generator_is_left_alone(tmp_path
     assert without_seconds(other.records) != without_seconds(first.records)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["accuracy", "rmse"])
 def test_as_many_of_the_best_epochs_are_kept_as_are_asked_for(tmp_path: Path, metric: str) -> None:
     """In the order of their scores; of equal scores the earlier epoch comes first."""
@@ -186,7 +187,7 @@ def test_the_observer_gets_every_step_in_order(tmp_path: Path) -> None:
     assert observer.told == [(2, STEPS), *steps[0], 0, *steps[1], 1]
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "dtype"),
     [("float32", torch.float32), ("float64", torch.float64), ("bfloat16", torch.float32)],
@@ -293,6 +294,7 @@ def test_the_run_continues_while_the_disk_is_full_and_nothing_is_lost(tmp_path: 
     assert_same(first.model, second.model)
 
 
+@pytest.mark.long
 def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     run = SmallRun(tmp_path / "run")
     run.with_(epochs=1).trainer().fit()
@@ -515,6 +517,7 @@ def test_a_new_run_does_not_write_over_an_old_one(tmp_path: Path) -> None:
         SmallRun(tmp_path).trainer().fit()
 
 
+@pytest.mark.long
 def test_a_run_that_ended_before_its_first_update_can_be_resumed(tmp_path: Path) -> None:
     @dataclass
     class InterruptedAtOnce(Unwatched):
@@ -613,6 +616,7 @@ def test_spans_of_the_training_thread_leave_no_gap_within_a_step(tmp_path: Path)
         assert [span.part for span in own if span.stage == "computing"] == ["forward", "backward", "update"]
 
 
+@pytest.mark.long
 def test_a_rehearsal_takes_the_steps_of_training_over_as_many_epochs_as_it_needs(tmp_path: Path) -> None:
     SmallRun(tmp_path / "a").trainer().fit()
     timing = Timing()

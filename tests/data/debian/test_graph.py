@@ -250,6 +250,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert pairs_of(again) == pairs_of(facts)
 
 
+@pytest.mark.long
 def test_equal_settings_make_equal_bytes(tmp_path: Path, shipped: bytes) -> None:
     facts = read_snapshot(shipped)
     for name in ("one.npz", "two.npz"):

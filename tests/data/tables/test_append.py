@@ -404,6 +404,7 @@ def test_an_append_that_was_killed_goes_on(shop: Path, tmp_path: Path, stop: str
     assert ("the same spec and files have already been appended" in done.stdout) == is_done
 
 
+@pytest.mark.long
 def test_readers_see_whole_snapshots_while_one_is_written(shop: Path) -> None:
     """A thread opens and reads the graph all the time that rows are appended and deleted."""
     seen, problems, ended = set(), list[str](), threading.Event()

@@ -38,7 +38,7 @@ def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 def test_an_example_becomes_a_sound_graph(example: Path) -> None:
     assert verify_folder(example / "graph") == []
     graph = open_graph(example / "graph")

@@ -160,6 +160,7 @@ def test_a_label_is_found_by_its_name_or_is_the_last_category(
     assert f'# label = "{label}"' in guess_spec(["users.csv"], tmp_path)
 
 
+@pytest.mark.long
 def test_joined_tables_have_names_and_columns_that_are_told_apart(tmp_path: Path) -> None:
     """Two pairs of tables with one common beginning, and a third table with a column of a joined one."""
     for kind in ("x", "y"):

@@ -149,7 +149,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", SPECS)
 def test_a_layout_is_imported_and_trained(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, text, task = SPECS[name]

@@ -91,6 +91,7 @@ def test_values_and_dtypes_are_those_of_pyarrow(array: pa.Array) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.long
 def test_numbers_do_not_import_pandas() -> None:
     script = (
         "import sys, pyarrow as pa; from khop.data.tables.packages import numpy_of; "
@@ -101,6 +102,7 @@ def test_numbers_do_not_import_pandas() -> None:
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.long
 def test_a_notebook_sees_no_progress_of_duckdb() -> None:
     asked = "SELECT value FROM duckdb_settings() WHERE name = 'enable_progress_bar'"
     program = f"""

@@ -85,6 +85,7 @@ def test_any_number_of_ranks_and_steps_makes_a_picture(ranks: int, steps: int) -
     assert imread(io.BytesIO(drawn_timeline(records, summarized(records), "a run"))).shape[1] == 1300
 
 
+@pytest.mark.long
 def test_a_timeline_names_ranks_threads_and_stages(drawn: list[Figure]) -> None:
     records = records_of({}, {"forward": 0.2})
     drawn_timeline(records, summarized(records), "a run")

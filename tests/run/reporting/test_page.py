@@ -118,6 +118,7 @@ def test_pictures_have_words_and_tables_have_headings() -> None:
     assert '<html lang="en">' in text
 
 
+@pytest.mark.long
 def test_runs_stand_side_by_side() -> None:
     text = Structure(of_two_runs()).text
     assert "0.7000" in text
@@ -127,6 +128,7 @@ def test_runs_stand_side_by_side() -> None:
     assert "Settings that differ" not in Structure(of_one_run()).text
 
 
+@pytest.mark.long
 def test_traffic_is_shown_where_there_is_some() -> None:
     traffic = {"needed_rows": 100, "remote_rows": 50, "hit_rate": 0.75, "row_bytes_received": 4_000_000}
     text = Structure(page([run("a", traffic=traffic)], "today")).text

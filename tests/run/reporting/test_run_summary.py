@@ -113,6 +113,7 @@ def test_the_processor_has_its_name_or_its_architecture(tmp_path: Path) -> None:
     assert processor(tmp_path / "none")
 
 
+@pytest.mark.long
 def test_memory_that_was_written_counts_in_the_peak() -> None:
     before = peak_memory_bytes()
     memory = np.empty(before + 8_000_000, np.uint8)

@@ -80,6 +80,7 @@ def _splits(run: Run) -> dict[str, torch.Tensor]:
     return {name: run.graph.split(name)["item"] for name in ("train", "val", "test")}  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_features_that_tell_little_are_beaten_by_neighbors_and_beat_the_majority(tmp_path: Path) -> None:
     run = run_on(write_learnable_graph(tmp_path / "toy"))
     run.trainer(tmp_path / "run", Unwatched()).fit()

@@ -102,7 +102,7 @@ def test_split_links_are_the_same_over_parts(typed_parts: Path) -> None:
         assert remote.state_dict() == local.state_dict()
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", DATED, ids=lambda kind: kind.__name__)
 def test_splits_by_time_and_by_column_are_the_same_over_parts(dated_parts: Path, kind: Loaders) -> None:
     remote = connected_to_parts(dated_parts)
