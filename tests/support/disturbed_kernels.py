@@ -11,12 +11,16 @@ from __future__ import annotations
 import importlib
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+
+from khop.kernels.gather import Shards
 
 SMALL: Mapping[str, Mapping[str, int]] = {
     "all_neighbors": {"_ROWS": 4, "_EDGES": 8, "AT_ONCE": 2},
@@ -55,6 +59,7 @@ class _Disturbed:
 
     order: tuple[int, ...] = ()  # of its programs
     operands: tuple[tuple[int, int], ...] = ()  # first address and end of each
+    shards: ClassVar[WeakValueDictionary[int, Shards]] = WeakValueDictionary()  # by address of `starts`
 
     @classmethod
     def install(cls) -> None:
@@ -73,14 +78,29 @@ class _Disturbed:
 
         def init_args(self: object, operands: tuple[object, ...], named: dict[str, object]) -> object:
             found, of_names = on_host(self, operands, named)
-            storages = [t.untyped_storage() for t in (*found, *of_names.values()) if isinstance(t, Tensor)]
+            tensors = [t for t in (*found, *of_names.values()) if isinstance(t, Tensor)]
+            tensors += [piece for t in tensors for piece in cls.shards.get(t.data_ptr(), ())]
+            storages = [t.untyped_storage() for t in tensors]
             cls.operands = tuple((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages)
             return found, of_names
 
         builder.set_grid_dim, builder.set_grid_idx = set_grid_dim, set_grid_idx
         executor._init_args_hst = init_args
+        cls._note_shards()
         for name, mask in (("create_masked_load", 1), ("create_masked_store", 2), ("create_atomic_rmw", 3)):
             cls._check(builder, name, mask)
+
+    @classmethod
+    def _note_shards(cls) -> None:
+        """Count the pieces of a sharded table, which kernels find by distances, as operands."""
+        of = Shards.of
+
+        def noted(tables: Sequence[Tensor], device: torch.device) -> Shards:
+            made = of(tables, device)
+            cls.shards[made.starts.data_ptr()] = made
+            return made
+
+        Shards.of = noted  # type: ignore[method-assign,assignment]
 
     @classmethod
     def _check(cls, builder: type, name: str, mask: int) -> None:

@@ -12,7 +12,10 @@ import torch
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter runs on the CPU")
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
-FILES = ("batches", "exclude_edges", "hash_table", "node_table", "sample_smallest", "words")
+FILES = (
+    *("batches", "draw_hop", "draw_negatives", "exclude_edges", "gather", "hash_table", "node_table"),
+    *("sample_smallest", "sample_uniform", "sample_weighted", "segment", "time_ranges", "to_csr", "words"),
+)
 
 
 def disturbed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
