@@ -110,6 +110,11 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"kind": "lightgcn"},
         "sampler": {"rule": {"kind": "symmetric-sum"}},
     },
+    "propagated columns": {
+        "task": {"label": "kind"},
+        "model": {"kind": "mlp", "concat": "x_1,x_2"},
+        "sampler": {"fanouts": [0, 0]},
+    },
     "mlp": {"task": LINKS, "links": {"decoder": "mlp", "ranking": True}},
     "spot target": {"task": LINKS, "links": {"spot_target": 5}},
     "hard and shared": {

@@ -12,11 +12,16 @@ import torch
 
 import khop
 from khop.cli.run_folder import write_config
+from khop.distributed.processes.group import ALONE
+from khop.inference.propagation import Propagation
+from khop.loading.ordered_map import FEW_IN_FLIGHT
 from khop.run.check import checked
 from khop.training.step_clock import Unwatched
 from processes.run_ranks import COURSES, RUNS, STARTED, raw_run, starts, trained, trains, transforms
+from support.killed_runs import killed_and_continued
 from support.small_labeled import write_labeled_graph
 from support.started_ranks import StartedRanks
+from training.test_evaluations import assert_equal_runs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:R-GCN averages the drawn edges"),
@@ -28,8 +33,10 @@ OF_TWO_RANKS = ("clipped, sharded embeddings", "plateau", "within epochs", "mlp"
 
 
 def folders(path: Path) -> tuple[str, str]:
-    """A graph, and its parts."""
-    graph = write_labeled_graph(path / "graph")
+    """A graph with propagated columns, and its parts."""
+    graph = path / "graph"
+    plan = Propagation.of(write_labeled_graph(path / "given"), graph, ["x"], 2, "mean", 1 << 20)
+    plan.run(ALONE, FEW_IN_FLIGHT)
     khop.partition_graph(graph, path / "parts", 2)
     return str(graph), str(path / "parts")
 
@@ -94,17 +101,20 @@ def test_two_ranks_of_parts_and_a_resume_have_the_course_of_one_process(
         assert saved.training["plateau_scale"] == 0.25
 
 
+@pytest.mark.parametrize("procs", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_ranks_transform_their_batches_and_make_batches_of_any_seeds(
-    tmp_path: Path, ranks: StartedRanks
+    procs: int, tmp_path: Path, ranks: StartedRanks
 ) -> None:
     graph, parts = folders(tmp_path)
     arguments = ({"whole": graph, "parts": parts}, str(tmp_path))
     transforms(0, torch.device("cpu"), *arguments)
-    ranks.launch(transforms, 2, arguments)
+    ranks.launch(transforms, procs, arguments)
     expected = json.loads((tmp_path / "whole-1-0.json").read_text())
     assert len(expected) == 4
     for name in ("whole", "parts"):
-        of_ranks = [json.loads((tmp_path / f"{name}-2-{rank}.json").read_text()) for rank in range(2)]
+        of_ranks = [
+            json.loads((tmp_path / f"{name}-{procs}-{rank}.json").read_text()) for rank in range(procs)
+        ]
         found = [sum(sums) for sums in zip(*of_ranks, strict=True)]
         assert found == [pytest.approx(value, rel=1e-9) for value in expected], name
 
@@ -121,13 +131,28 @@ def test_a_run_starts_from_another_one_on_any_number_of_ranks_and_on_parts(
     arguments = ({"whole": graph, "parts": parts}, str(tmp_path / "first"), str(tmp_path))
     with torch.random.fork_rng():
         starts(0, torch.device("cpu"), *arguments)
-    ranks.launch(starts, 2, arguments)
+    for procs in RANKS[1:]:
+        ranks.launch(starts, procs, arguments)
     expected = lines(tmp_path / "1" / "whole" / "steps.jsonl")
     fresh = lines(tmp_path / "first" / "steps.jsonl")
     assert expected[0]["loss"] != pytest.approx(fresh[0]["loss"], rel=1e-3)
-    for course in ("1/parts", "2/whole", "2/parts"):
+    for course in ("1/parts", "2/whole", "2/parts", "4/whole", "4/parts"):
         found = lines(tmp_path / course / "steps.jsonl")
         assert found == [pytest.approx(record, rel=1e-9) for record in expected], course
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["within epochs", "propagated columns", "started"])
+def test_a_killed_run_continues_with_equal_bits(name: str, tmp_path: Path) -> None:
+    graph, _ = folders(tmp_path)
+    first = raw_run(graph, STARTED)
+    tables = {**RUNS, "started": STARTED}[name] | {"checkpoint": {"steps": 1}}
+    values = {**raw_run(graph, tables).values, "compute_threads": 1}
+    if name == "started":
+        trained(first, tmp_path / "first", Unwatched())
+        write_config(tmp_path / "first", checked(first))
+        values = {**values, "start_from": str(tmp_path / "first"), "start_optimizer": True}
+    assert_equal_runs(*killed_and_continued(values, tmp_path))
 
 
 @pytest.mark.long

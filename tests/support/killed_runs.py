@@ -15,6 +15,7 @@ from typing import Any
 
 from khop.run.build import prepare
 from khop.run.read import RawRun
+from khop.run.start import start_from
 from khop.training.step_clock import Unwatched
 from khop.training.trainer import Trainer
 
@@ -29,8 +30,16 @@ class Killed(Unwatched):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def trainer_of(values: dict[str, Any], out: Path, observer: Unwatched | None = None) -> Trainer:
-    return prepare(RawRun(values, "run.toml"), out).trainer(out, observer or Unwatched())
+def trainer_of(values: dict[str, Any], out: Path) -> Trainer:
+    return prepare(RawRun(values, "run.toml"), out).trainer(out, Unwatched())
+
+
+def train(values: dict[str, Any], out: Path, observer: Unwatched) -> None:
+    """Train a new run, from the weights of `start_from` if it is there."""
+    run = prepare(RawRun(values, "run.toml"), out)
+    trainer = run.trainer(out, observer)
+    start_from(run, trainer)
+    trainer.fit()
 
 
 def killed_and_continued(values: dict[str, Any], home: Path) -> tuple[Path, Path]:
@@ -39,7 +48,7 @@ def killed_and_continued(values: dict[str, Any], home: Path) -> tuple[Path, Path
     `values` need `checkpoint.steps` and steps after those of `AT`.
     """
     whole, killed = home / "whole", home / "killed"
-    trainer_of(values, whole).fit()
+    train(values, whole, Unwatched())
     tests = str(Path(__file__).parent.parent)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, *sys.path])}
     command = [sys.executable, "-m", "support.killed_runs", json.dumps(values), str(killed)]
@@ -52,4 +61,4 @@ def killed_and_continued(values: dict[str, Any], home: Path) -> tuple[Path, Path
 
 
 if __name__ == "__main__":
-    trainer_of(json.loads(sys.argv[1]), Path(sys.argv[2]), Killed()).fit()
+    train(json.loads(sys.argv[1]), Path(sys.argv[2]), Killed())
