@@ -7,12 +7,12 @@ of inference (`revision_tasks.py`). Arrays and weights must be equal in every by
 paths.
 Instructions: `scripts/count-instructions` of both checkouts.
 Speed: both revisions measure in turns (`revision_speed.py`). A ratio is this khop's time over the other's,
-the median over pairs.
+the median over pairs. `--clock cpu` compares CPU time of all threads, for a machine with other work.
 
 Exit status 1 if bits differ or a ratio is above its limit.
 
 usage: python benchmarks/before_after.py OTHER [--parts bits instructions speed] [--pairs 40] [--work FOLDER]
-       [--skip debian ranks runs]
+       [--skip debian ranks runs] [--cases trainer] [--clock cpu]
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def instructions(pythons: tuple[str, str], roots: tuple[Path, Path]) -> list[Row
 class Answers:
     """A worker of one revision that measures a case per line."""
 
-    def __init__(self, python: str) -> None:
-        command = [python, str(HERE / "revision_speed.py")]
+    def __init__(self, python: str, clock: str) -> None:
+        command = [python, str(HERE / "revision_speed.py"), "--clock", clock]
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "KHOP_LINEAR": "torch"}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.sep, env=environment
@@ -247,12 +247,12 @@ class Answers:
         self._process.wait()
 
 
-def speed(pythons: tuple[str, str], pairs: int) -> list[Row]:
-    """Measure every case in turns."""
-    workers = [Answers(python) for python in pythons]
+def speed(pythons: tuple[str, str], pairs: int, only: list[str], clock: str) -> list[Row]:
+    """Measure every case, or only some, in turns."""
+    workers = [Answers(python, clock) for python in pythons]
     cases, _ = (json.loads(worker.line()) for worker in workers)
     rows = []
-    for case in cases:
+    for case in only or cases:
         ratios = []
         for turn in range(-3, pairs):  # the first turns warm up
             order = (0, 1) if turn % 2 else (1, 0)
@@ -275,6 +275,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--work", type=Path, help="folder of the outputs; what it holds is not written again")
     parser.add_argument("--skip", nargs="*", default=[], choices=["debian", "ranks", "runs"])
+    parser.add_argument("--cases", nargs="*", default=[], help="cases of speed to measure; all by default")
+    parser.add_argument("--clock", default="wall", choices=["wall", "cpu"])
     given = parser.parse_args()
     pythons = sys.executable, str(Path(given.other).absolute())
     rows: list[Row] = []
@@ -284,7 +286,7 @@ def main() -> None:
     if "instructions" in given.parts:
         rows += instructions(pythons, versions_of(pythons[1]))
     if "speed" in given.parts:
-        rows += speed(pythons, given.pairs)
+        rows += speed(pythons, given.pairs, given.cases, given.clock)
     for row in rows:
         for difference in row.differences:
             print(difference)
