@@ -173,6 +173,7 @@ KINDS: dict[str, dict[str, dict[str, Any]]] = {
     "classes": {"task": {"class_weights": "balanced"}},
     "numbers": {"task": {"kind": "node-regression", "label": "spent", "metric": "mae"}},
     "sets": {"task": {"kind": "multi-label", "label": "tags"}},
+    "along paths": {"sampler": {"time": "time", "temporal_limit": "edge", "window": [(1 << 63) - 1, -1]}},
     "without dates": {
         "seeds": {"time": None, "weight": None},
         "task": {"kind": "node-regression", "label": "spent"},
@@ -209,9 +210,10 @@ def test_losses_and_scores_are_the_same_on_one_process_and_on_ranks_of_a_partiti
 
 
 @pytest.mark.long
-def test_a_killed_run_on_tables_continues_with_equal_bits(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["classes", "along paths"])
+def test_a_killed_run_on_tables_continues_with_equal_bits(kind: str, folder: Path, tmp_path: Path) -> None:
     often = {"checkpoint": {"steps": 1}, "evaluation": {"every_steps": 3}}
-    assert_equal_runs(*killed_and_continued(values(folder, **often), tmp_path))
+    assert_equal_runs(*killed_and_continued(values(folder, **KINDS[kind], **often), tmp_path))
 
 
 def numbers(out: Path) -> list[dict[str, float]]:
