@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import graphs
+import numpy as np
 import torch
 from harness import Figure, report
 from torch import Tensor
@@ -87,22 +88,24 @@ def fetched(rank: Rank, cache: Tensor, window: int) -> int:
     places[rank.visits.argsort(descending=True)] = torch.arange(places.numel())
     is_kept = torch.zeros(places.numel(), dtype=torch.bool)
     is_kept[cache] = True
-    count = 0
+    kept, count = cache, 0
     for step, (ids, then) in enumerate(zip(rank.batches, reversed(following), strict=True)):
         missing = ids[~is_kept[ids]]
         count += missing.numel()
         later[ids] = then
         if window:
-            known = torch.cat([is_kept.nonzero().flatten(), missing])
+            known = torch.cat([kept, missing])
             turns = later[known]
             turns = torch.where(turns <= step + window, turns, NEVER + places[known])
-            is_kept[known] = False
-            is_kept[known[turns.topk(min(cache.numel(), known.numel()), largest=False).indices]] = True
+            first = np.argpartition(turns.numpy(), cache.numel() - 1)[: cache.numel()]
+            is_kept[kept] = False
+            kept = known[torch.from_numpy(first)]
+            is_kept[kept] = True
     return count
 
 
 def figures_of(name: str, graph: LocalPartitionGraph, ranks: list[Rank], steps: int) -> Iterator[Figure]:
-    """Yield the rows fetched with each cache, over those of today's plan, and its hit rate."""
+    """Yield the rows fetched with each cache over those of the plan, its hit rate, and its gain over none."""
     needed = sum(batch.numel() for rank in ranks for batch in rank.batches)
     yield Figure(f"{name}: rows needed by a batch", round(needed / (steps * len(ranks))), "rows")
     for budget in BUDGETS:
@@ -116,7 +119,9 @@ def figures_of(name: str, graph: LocalPartitionGraph, ranks: list[Rank], steps: 
             if window:
                 yield Figure(f"{what}: rows fetched over the plan's", round(count / plan, 3), "")
             yield Figure(f"{what}: hit rate", round(1 - count / needed, 3), "")
-            print(f"{what}: {count / plan:.3f}, {1 - count / needed:.3f}", file=sys.stderr)
+            yield Figure(f"{what}: rows needed over rows fetched", round(needed / count, 2), "x")
+            shares = f"{count / plan:.3f}, {1 - count / needed:.3f}, {needed / count:.2f}"
+            print(f"{what}: {shares}", file=sys.stderr)
 
 
 def main() -> None:
