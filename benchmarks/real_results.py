@@ -69,7 +69,7 @@ GRAPHS: Mapping[str, Callable[[Path, Path], Path]] = {
 }
 PHOTO = "--label y --fanouts 10,10,10 --hidden 64 --dropout 0.5 --norm layer --residual --batch-size 512"
 TOLOKERS = "--label y --metric roc-auc --fanouts 15,10 --hidden 128 --dropout 0.2 --norm layer --residual"
-DEBIAN = "--hidden 128 --epochs 12"
+DEBIAN = "--hidden 128 --epochs 12 --batch-size 1024 --learning-rate 0.003 --schedule constant --dropout 0.5"
 RECOMMENDER = (
     f'--task link-prediction --target "{" ".join(SHOP)}" --model lightgcn --embedding 64 --hidden 64 '
     "--rule symmetric-sum --link-loss bpr --batch-size 8192 --lr 0.01 --metric ndcg@20 --eval-negatives 100 "

@@ -364,8 +364,8 @@ _PRESETS: Mapping[str, Mapping[str, object]] = {
     "debian": {
         "graph": "debian",
         "sampler": {"fanouts": [5, 5]},
-        "model": {"hidden": 256, "dropout": 0.5, "norm": "layer"},
-        "training": {"epochs": 8, "batch_size": 256, "learning_rate": 5e-3, "schedule": "linear"},
+        "model": {"hidden": 256, "dropout": 0.3, "norm": "layer"},
+        "training": {"epochs": 5, "batch_size": 256, "learning_rate": 1e-2, "schedule": "linear"},
     },
     "debian-links": {
         "graph": "debian-typed",
