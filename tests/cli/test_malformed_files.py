@@ -276,7 +276,7 @@ AS_USER = (
 )
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("entrance", UNREADABLE, ids=str)
 def test_a_file_without_permission_is_refused(trained_shop: Path, tmp_path: Path, entrance: Entrance) -> None:
     def command(*words: str) -> Ran:

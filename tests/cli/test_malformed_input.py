@@ -838,7 +838,7 @@ def test_a_table_without_ids_has_no_proposal(folder: Path, khop_command: Command
     check(khop_command("import", "--guess", "x.csv"), Case("x.csv", {}, says))
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("case", [CSV[0], FILES[0], DATABASES[0], SPECS[-1]], ids=str)
 def test_a_process_prints_the_sentence_and_no_result(folder: Path, case: Case) -> None:
     written(folder, case.files)
