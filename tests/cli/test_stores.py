@@ -404,6 +404,15 @@ def test_checkpoints_of_two_machines_are_both_kept(
     assert state.read_text() == "second, of the other machine"
 
 
+def test_a_checkpoint_with_two_names_is_uploaded(bucket: Bucket) -> None:
+    run = written_run("s3://data/runs/twice", "first")
+    publish(run)
+    shutil.copytree(run / "checkpoints/last", run / "checkpoints/best")
+    publish(run)
+    there = content(run)
+    assert content(staged("s3://data/runs/twice")) == there  # without a warning
+
+
 def test_a_run_that_was_removed_from_the_store_does_not_come_back(bucket: Bucket) -> None:
     run = written_run("s3://data/runs/removed", "first", "second")
     publish(run)

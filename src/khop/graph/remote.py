@@ -717,13 +717,13 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
         name: f"{index[of]}/{Path(name).name}" if (of := _folder(name)) in index else name for name in names
     }
     there = store.files() if index else {}
-    new = [
-        name
-        for name in names
-        if not record.has(name, path / name) and not (sources[name] in there and _AT.fullmatch(sources[name]))
-    ]
+    changed = [name for name in names if not record.has(name, path / name)]
+    known = [name for name in changed if sources[name] in there and _AT.fullmatch(sources[name])]
+    new = [name for name in changed if name not in known]
     meter, stop = Meter(sum((path / name).stat().st_size for name in new), notice), Event()
     try:
+        for name in known:  # of a checkpoint with two names
+            _record_file(store, record, name, sources[name], (path / name).stat())
         for turn in _in_turn(new):
             _at_once([partial(_uploaded, store, record, meter, stop, n, sources[n]) for n in turn], stop)
         if index:
@@ -766,11 +766,15 @@ def _uploaded(store: Store, record: _Record, meter: Meter, stop: Event, name: st
         meter.at(f"writing {name}", size)
 
     store.write(source, path, read)
+    _record_file(store, record, name, source, before)
+
+
+def _record_file(store: Store, record: _Record, name: str, source: str, there: os.stat_result) -> None:
+    """Record that the store has a file as it was in the mirror; a later change is seen by its time."""
     file, version = store.open(source)
     file.close()
-    sha256 = _sha256(path)
-    if path.stat().st_mtime_ns == before.st_mtime_ns:  # else it is uploaded again
-        record.add(name, _File.of(path, version, sha256))
+    sha256 = _sha256(store.location.mirror / name)
+    record.add(name, _File(version, there.st_size, there.st_mtime_ns, sha256))
 
 
 def publish_files(files: Sequence[Path], notice: ProgressCallback | None = None) -> None:
