@@ -17,6 +17,7 @@ PLOT, README_PLOT = ROOT / "docs" / "performance.png", ROOT / "docs" / "speed.pn
 TITLES = {
     "sampling": "Sampling",
     "loader": "Loader: sample, features, labels",
+    "seed_tables": "Seed tables",
     "train_step": "Training step",
     "build": "Making and opening a graph folder",
     "gather": "Gather",
