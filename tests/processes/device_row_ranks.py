@@ -40,6 +40,7 @@ from support.covered import covered
 from support.delaying_streams import PromptStreams
 from support.host_as_device import HostAsDevice
 from support.host_reads import counting
+from support.small_typed_folders import BUYS
 from support.typed_shop import bits
 
 CPU = torch.device("cpu")
@@ -433,6 +434,27 @@ def first_batch(graph: khop.Graph, rule: khop.Uniform | khop.Weighted | khop.Tem
     return bits(loader.batch(0, 0))
 
 
+def with_edge_columns(path: str) -> dict[str, object]:
+    """Batches with edge columns, which the CPU draws and gathers, though the edges are on the device."""
+    graph = khop.open_graph(path)
+
+    def made(graph: khop.Graph) -> khop.Loader:
+        sampler = khop.NeighborSampler(graph, [3, 2], edge_ids=True)
+        columns = {"user": ["x"], BUYS: ["weight"]}
+        return khop.Loader(sampler, {"user": torch.arange(0, 300, 9)}, 20, columns=columns, threads=1)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loader = made(graph.on("cuda", topology="auto", columns="device"))
+    wrong = [bits(batch) for batch in loader.epoch(0)] != [bits(batch) for batch in made(graph).epoch(0)]
+    return {
+        "wrong": ["batches"] * wrong,
+        "edges": loader._graph.stores is not None and loader._graph.stores.edges is not None,
+        "source": made_by(loader),
+        "said": [str(each.message) for each in said],
+    }
+
+
 def other_draws(path: str) -> dict[str, object]:
     """Batches drawn by weight and by time, and a loader with a column that the CPU gathers."""
     graph = khop.open_graph(path)
@@ -458,5 +480,15 @@ def draws(rank: int, device: torch.device, path: str, out: str) -> None:
         if this_group().world_size > 1:
             told["repeats"] = with_repeats(path, "device")
             told["others"] = other_draws(path)
+    this_group().barrier()
+    Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))
+
+
+@covered
+def few_draws(rank: int, device: torch.device, path: str, out: str) -> None:
+    """Batches that kernels draw on two ranks, and batches that the CPU draws for its columns of edges."""
+    triton_interpreter.correct()
+    with host_as_gpu():
+        told = {"columns of edges": with_edge_columns(path)}
     this_group().barrier()
     Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))

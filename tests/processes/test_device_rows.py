@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import khop
-from processes.device_row_ranks import PARTS, draws, exchanges, loaders
+from processes.device_row_ranks import PARTS, draws, exchanges, few_draws, loaders
 from support.small_typed_folders import write_typed_graph
 from support.started_ranks import StartedRanks
 
@@ -163,3 +163,19 @@ def test_the_cpu_draws_for_columns_that_it_gathers(drawn: list[dict[str, Any]]) 
         assert others["mixed"] == "DeviceLaneSource, NoneType"
         assert len(others["said"]) == 1
         assert others["said"][0].endswith("the CPU gathers the columns ['age'] of each batch")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks) -> list[dict[str, Any]]:
+    """A few batches of two ranks."""
+    out = tmp_path_factory.mktemp("few")
+    khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=2)
+    ranks.launch(few_draws, 2, (str(out / "parts"), str(out)))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_batches_of_the_cpu_with_columns_of_edges_are_not_compared(few: list[dict[str, Any]]) -> None:
+    for found in (of_rank["columns of edges"] for of_rank in few):
+        assert (found["wrong"], found["edges"], found["source"]) == ([], True, "DeviceLaneSource, NoneType")
+        assert len(found["said"]) == 1
+        assert found["said"][0].endswith("the CPU gathers the columns ['weight'] of each batch")

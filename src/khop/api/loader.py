@@ -141,56 +141,69 @@ def _sample_on_cpu(stores: PlacedStores, reason: ValueError) -> None:
 
 
 def batch_check(
-    graph: Graph, sampler: Sampler, choice: ColumnChoice, order: SeedOrder, streams: Streams | None
+    graph: Graph,
+    local: LocalSource,
+    draws: DeviceSource | None,
+    choice: ColumnChoice,
+    order: SeedOrder,
+    streams: Streams | None,
 ) -> BatchCheck | None:
-    """Return the check of GPU batches against the CPU; None for CPU batches, or if it is disabled.
+    """Return the check of GPU batches against the CPU; None if kernels have no part in them, or on request.
 
-    Columns that GPUs exchange are not compared.
+    Kernels draw with `draws`, and gather the columns that `local` has on the device. Columns that GPUs
+    exchange are not compared, because the CPU would gather them by a collective.
     """
     stores = graph.stores
-    is_by_kernels = stores is not None and (stores.edges is not None or stores.columns)
-    if stores is None or not is_by_kernels or streams is None or stores.plan.request.check is Check.NONE:
+    if stores is None or streams is None or stores.plan.request.check is Check.NONE:
         return None
-    if graph.lanes is not None:  # a gather of the columns is collective
-        if order.seeds.is_collective:
-            return None
-        return BatchCheck(LocalSource(sampler, None, ColumnChoice(), torch.device("cpu")), order, streams)
-    reference = LocalSource(sampler, _features(graph, choice), choice, torch.device("cpu"))
-    return BatchCheck(reference, order, streams)
+    if draws is None and local.device_columns is None:
+        return None
+    exchanged = exchanged_columns(graph, choice)
+    compared = without(choice, exchanged)
+    reference = LocalSource(local.sampler, _features(graph, compared), compared, torch.device("cpu"))
+    return BatchCheck(reference, exchanged, order, streams)
 
 
-def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
+def exchanged_columns(graph: Graph, choice: ColumnChoice) -> ColumnChoice:
+    """Return the columns of a choice that GPUs exchange."""
+    return ColumnChoice() if graph.rank_rows is None else split_by_rows(choice, graph.rank_rows)
+
+
+def source_by_cpu(
+    graph: Graph, local: LocalSource, draws: DeviceSource | None, order: SeedOrder, streams: Streams | None
+) -> BatchSource:
     """Return the source of batches sampled on the CPU: in lanes if the graph is partitioned across ranks.
 
-    Rows on GPUs are exchanged between GPUs, which sample too if the topology is there.
+    Rows on GPUs are exchanged between GPUs, which sample too with `draws`.
     """
     if graph.lanes is None:
         return source_of(local, order.seeds.reference)
     lane_source = LaneSource(local, graph.lanes, tuple(order.seeds.counts))
-    rows = graph.rank_rows
-    choice = ColumnChoice() if rows is None else split_by_rows(local.columns, rows)
+    choice, rows = exchanged_columns(graph, local.columns), graph.rank_rows
     if rows is None or streams is None or choice.is_empty:
         return lane_source
-    draws = _draws_on_device(graph, graph.lanes, lane_source.local, choice, order, streams)
     return DeviceLaneSource(lane_source, choice, rows, streams, partial(_warm_up, order), draws)
 
 
 _CHOOSING = Message("choosing where to sample", "id")
 
 
-def _draws_on_device(
-    graph: Graph, lanes: Lanes, local: LocalSource, choice: ColumnChoice, order: SeedOrder, streams: Streams
+def _draws_in_lanes(
+    graph: Graph, lanes: Lanes, local: LocalSource, order: SeedOrder, streams: Streams | None
 ) -> DeviceSource | None:
     """Return the source of samples made by kernels; None on all ranks if one of them samples on the CPU.
 
-    `choice` has the columns that GPUs exchange. Collective.
+    Collective if GPUs exchange columns.
     """
-    alone = replace(local, features=None, columns=ColumnChoice(), on_device=None, transform=None)
+    choice = exchanged_columns(graph, local.columns)
+    if streams is None or choice.is_empty:
+        return None
+    samples = replace(local, features=None, columns=ColumnChoice(), on_device=None, transform=None)
     stores, on_host = graph.stores, without(local.columns, choice)
     found = None
     if stores is not None and stores.edges is not None and not order.seeds.is_collective:
         if on_host.is_empty:
-            found = device_source(graph, alone, order, streams)
+            found = device_source(graph, samples, order, streams)
         else:
             of_types = (on_host.of_nodes, on_host.of_edges, on_host.of_seeds)
             names = sorted({name for of in of_types for of_type in of.values() for name in of_type})
@@ -349,7 +362,7 @@ class Loader:
             self._deferred,
             late,
             _EqualLoaders.of(self._group, _caller()) if division.is_shared else None,
-            batch_check(graph, sampler, ahead, self._order, self._streams),
+            batch_check(graph, self._local, self._on_device, ahead, self._order, self._streams),
         )
 
     def _source_of(self, local: LocalSource) -> tuple[BatchSource, BatchTransform | None]:
@@ -357,16 +370,18 @@ class Loader:
 
         Batches that are complete in host memory are transformed by the source, on its threads.
         """
-        graph, transform = self._graph, self._transform
-        on_device = None
+        graph, transform, order, streams = self._graph, self._transform, self._order, self._streams
         if graph.lanes is None:
-            on_device = device_source(graph, local, self._order, self._streams)
+            draws = device_source(graph, local, order, streams)
+        else:
+            draws = _draws_in_lanes(graph, graph.lanes, local, order, streams)
         on_gpu = (graph.stores, graph.rank_rows, local.on_device)
         is_late = bool(self._deferred.tables) or any(part is not None for part in on_gpu)
         local = replace(local, transform=None if is_late else transform)
-        source = on_device or source_by_cpu(graph, local, self._order, self._streams)
+        source: BatchSource | None = draws if graph.lanes is None else None
+        source = source or source_by_cpu(graph, local, draws, order, streams)
         source.prepare()
-        self._local, self._on_device = local, on_device
+        self._local, self._on_device = local, draws
         return source, transform if is_late else None
 
     def cache_features(

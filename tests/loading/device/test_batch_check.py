@@ -113,6 +113,25 @@ def test_other_batches_are_not_compared(check: str, step: int) -> None:
             assert len(list(made.epoch(0))) == 2
 
 
+def test_labels_of_seeds_are_compared_without_other_columns() -> None:
+    table = khop.SeedTable({"user": torch.arange(8)}, labels={"user": torch.arange(8)})
+    with cpu_as_gpu():
+        made = khop.Loader(loader().graph_sampler, table, 4)
+        assert made._on_device is not None
+        assert len(list(made.epoch(0))) == 2
+
+
+def test_batches_that_the_cpu_makes_for_a_gpu_are_not_compared() -> None:
+    """The edges are on the device, and its kernels cannot draw for the sampler."""
+    request = DevicePlacement.of("cuda", "auto", "host")
+    stores = placed_stores(GRAPH.topology, GRAPH.columns, request, HostAsDevice(), Conditions())
+    assert stores.edges is not None
+    sampler = khop.ShadowSampler(replace(GRAPH, stores=stores), [2], layers=1)
+    with cpu_as_gpu(), pytest.warns(UserWarning, match="batches are sampled on the CPU"):
+        made = khop.Loader(sampler, {"user": torch.arange(8)}, 4, columns=["x"])
+    assert made._batches.check is None
+
+
 def test_without_kernels_there_is_nothing_to_compare() -> None:
     made = khop.Loader(khop.NeighborSampler(GRAPH, [3, 2]), {"user": torch.arange(14)}, 4, columns=["x"])
     assert made._batches.check is None

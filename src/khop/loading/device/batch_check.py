@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from khop.batch import Batch
+from khop.batch import Batch, Columns
 from khop.errors import Outcome
+from khop.loading.columns import ColumnChoice, Names
 from khop.loading.device.streams import Event, Streams
 from khop.loading.local_source import LocalSource
 from khop.loading.source import BatchRequest, Position, finished
 from khop.sampling.seeds import SeedOrder
+from khop.schema import NodeType
 
 
 class BatchCheck:
     """Comparison of the first batch of each loop with that of the CPU, while the loop goes on.
 
-    `reference` draws the same batches on the CPU: with all columns, or without columns, which are then not
+    `reference` makes the same batches on the CPU, except the columns that GPUs exchange: `exchanged` are not
     compared.
     """
 
-    def __init__(self, reference: LocalSource, order: SeedOrder, streams: Streams) -> None:
-        self._reference, self._order, self._streams = reference, order, streams
+    def __init__(
+        self, reference: LocalSource, exchanged: ColumnChoice, order: SeedOrder, streams: Streams
+    ) -> None:
+        self._reference, self._exchanged = reference, exchanged
+        self._order, self._streams = order, streams
         self._stream = streams.background()
         self._request: BatchRequest | None = None  # of the first batch of a loop, until it is received
         self._thread: threading.Thread | None = None
@@ -76,8 +81,12 @@ class BatchCheck:
         position = Position(request.epoch, request.step)
         drawn = self._reference.with_threads(1).draw(request)
         wanted = finished(replace(drawn, arrival=None), self._order, position, torch.device("cpu"))
-        if self._reference.columns.is_empty:
-            copy = replace(copy, columns={}, seed_columns={})
+        exchanged = self._exchanged
+        copy = replace(
+            copy,
+            columns=_without(copy.columns, exchanged.of_nodes),
+            seed_columns=_without(copy.seed_columns, exchanged.of_seeds),
+        )
         with self._streams.issuing(self._stream):
             self._streams.wait(self._stream, made)
             found = copy.map(lambda tensor: tensor.to("cpu"))
@@ -89,6 +98,13 @@ class BatchCheck:
                 "graph to the CPU (--topology host --features host), or train without this comparison "
                 "(--check none)"
             )
+
+
+def _without(columns: Columns, names: Mapping[NodeType, Names]) -> Columns:
+    return {
+        t: {name: rows for name, rows in of_type.items() if name not in names.get(t, ())}
+        for t, of_type in columns.items()
+    }
 
 
 def _difference(found: Batch, wanted: Batch) -> str | None:
