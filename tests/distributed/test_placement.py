@@ -9,14 +9,17 @@ The ranks of a machine: the first one says where memory is, and all compare thei
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
+import khop
 from khop.api.partition import partition_graph
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.peers import Peers
@@ -31,7 +34,7 @@ from khop.distributed.placement import (
     stores_of,
     with_caches,
 )
-from khop.distributed.processes.group import ALONE, Group, this_group
+from khop.distributed.processes.group import ALONE, Group, shared_counter, this_group
 from khop.graph.partitions.local_partitions import LocalPartitionFeatures, LocalPartitionGraph
 from khop.graph.partitions.parts_folder import known_folder, open_parts
 from khop.graph.partitions.placements import Placement
@@ -44,6 +47,7 @@ from khop.sampling.sampler import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.testing.batch_source import PROMISES, THREADED_PROMISES, Make, local, requests, values
 from support.covered import covered
+from support.host_as_device import HostAsDevice
 from support.machine_folders import of_machine
 from support.small_typed_folders import BUYS, write_typed_graph
 from support.started_ranks import StartedRanks
@@ -229,6 +233,30 @@ def _compare(rank: int, device: str) -> None:
         assert apart.first_says(f"path {rank}") == f"path {rank}"
     assert apart.first_says("") == ""
     assert apart.all_say(rank)
+
+
+@covered
+def _take_turns(rank: int, device: str, paths: tuple[Path, Path], out: Path) -> None:
+    """Numbers of a counter after placements, as if ranks 0 and 1 were on one machine, and 2 on another."""
+    group = replace(this_group(), local_rank=rank % 2, local_world_size=2 - rank // 2)
+    with (
+        patch("khop.api.open_graph.this_group", lambda: group),
+        patch("khop.api.open_graph.memory_of", lambda device: HostAsDevice()),
+        patch("khop.api.open_graph.why_no_batches", lambda device: None),
+    ):
+        for path in paths:
+            khop.open_graph(path).on("cuda", columns="device")
+    turn_of = shared_counter(group)
+    (out / f"{rank}.json").write_text(json.dumps([turn_of() for _ in range(3)]))
+    group.barrier()
+
+
+def test_machines_may_have_different_numbers_of_ranks(tmp_path: Path, ranks: StartedRanks) -> None:
+    whole, parts = write_typed_graph(tmp_path / "whole"), tmp_path / "parts"
+    partition_graph(whole, parts, 3)
+    ranks.launch(_take_turns, 3, ((whole, parts), tmp_path))
+    turns = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    assert sorted(turn for of_rank in turns for turn in of_rank) == list(range(9))
 
 
 def test_ranks_ask_the_first_of_their_machine(ranks: StartedRanks) -> None:

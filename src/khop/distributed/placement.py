@@ -308,13 +308,14 @@ def place_of(request: BatchRequest) -> tuple[int, int]:
 def machine_ranks(group: Group) -> MachineRanks:
     """Return the ranks of this machine, which have consecutive numbers.
 
-    Its calls are collective over these ranks alone: machines may make different numbers of calls. Making it
-    is collective over all ranks.
+    Making it and its calls are collective over these ranks alone: other machines may make other numbers of
+    them, as one with a single rank makes none.
     """
     store, count = group.store, group.local_world_size
     if store is None:
         return MachineRanks(0, 1, lambda text: [text])
-    calls = map(f"machine/{next(group.counters)}/{group.rank - group.local_rank}/{{}}".format, counted())
+    first = group.rank - group.local_rank
+    calls = map(f"machine/{first}/{next(group.machine_counters)}/{{}}".format, counted())
 
     def texts(text: str) -> list[str]:
         call = next(calls)

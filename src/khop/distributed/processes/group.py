@@ -43,6 +43,7 @@ class Group:
     attempt: int = 0  # restarts of the whole group
     before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # without errors only
     counters: Iterator[int] = field(default_factory=count, repr=False)  # numbers of shared counters
+    machine_counters: Iterator[int] = field(default_factory=count, repr=False)  # as above, of this machine
 
     @property
     def is_of_one_machine(self) -> bool:
