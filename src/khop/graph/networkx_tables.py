@@ -63,6 +63,7 @@ def attribute_columns(given: Sequence[Mapping[Any, Any]], what: str) -> tuple[Co
         values = [one.get(name) for one in given]
         absent = np.array([value is None or value != value for value in map(_scalar, values)])
         if all(value is None for value in values):
+            notes.append(f"attribute {name!r} of {what} is omitted: it has no values")
             continue
         column = _column(values, absent)
         if column is None:

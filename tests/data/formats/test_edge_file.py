@@ -112,6 +112,52 @@ def test_two_keys_of_one_name(tmp_path: Path) -> None:
     assert "key 'd1' has the name 'score' of another: it is 'score_d1'" in said
 
 
+def test_integers_and_floats_of_one_attribute(tmp_path: Path) -> None:
+    """NetworkX writes them as two keys with one name."""
+    graph = networkx.DiGraph()
+    graph.add_node("a", age=3)
+    graph.add_node("b", age=4.5)
+    graph.add_edge("a", "b", weight=2.5)
+    graph.add_edge("b", "a", weight=7)
+    networkx.write_graphml(graph, tmp_path / "a.graphml")
+    found, said = imported(tmp_path / "a.graphml")
+    assert found.columns["node"]["age"].tolist() == [3, 4.5]
+    assert dict(zip(found.csc(EDGE).indices.tolist(), found.columns[EDGE]["weight"].tolist(), strict=True)) == {
+        0: 2.5, 1: 7,
+    }  # fmt: skip
+    assert len(said) == 1
+
+
+def test_text_and_numbers_of_one_name_are_two_columns(tmp_path: Path) -> None:
+    keys = '<key id="d0" for="all" attr.name="v" attr.type="string"/>'
+    keys += '<key id="d1" for="node" attr.name="v" attr.type="double"/>'
+    body = '<node id="a"><data key="d0">x</data></node><node id="b"><data key="d1">2</data></node>'
+    found, _ = imported(graphml(tmp_path, keys, body))
+    assert list(found.columns["node"]) == ["v_d1"]
+
+
+def test_empty_data_are_missing(tmp_path: Path) -> None:
+    keys = '<key id="k" for="node" attr.name="k" attr.type="long"/>'
+    body = '<node id="a"><data key="k">5</data></node><node id="b"><data key="k"></data></node>'
+    found, said = imported(graphml(tmp_path, keys, body))
+    assert found.columns["node"]["k"].tolist()[0] == 5
+    assert "attribute 'k': 1 of 2 nodes have no number; they get NaN" in said
+
+
+def test_gexf_as_gephi_0_9_writes_it(tmp_path: Path) -> None:
+    space = "http://www.gexf.net/1.3"
+    (tmp_path / "a.gexf").write_text(
+        f'<gexf xmlns="{space}" version="1.3" xmlns:viz="{space}/viz"><graph defaultedgetype="directed">'
+        '<attributes class="node"><attribute id="0" title="age" type="integer"/></attributes><nodes>'
+        '<node id="a" label="A"><attvalues><attvalue for="0" value="3"/></attvalues><viz:size value="1"/></node>'
+        '<node id="b" label="B"/></nodes><edges><edge id="0" source="a" target="b" weight="2.0"/></edges>'
+        "</graph></gexf>"
+    )
+    found, _ = imported(tmp_path / "a.gexf")
+    assert (edges_of(found), found.columns[EDGE]["weight"].tolist()) == ([(0, 1)], [2])
+    assert found.columns["node"]["age"].tolist()[0] == 3
+
+
 def test_defaults_booleans_and_large_numbers(tmp_path: Path) -> None:
     keys = (
         '<key id="k" for="node" attr.name="n" attr.type="int"><default>7</default></key>'
@@ -311,7 +357,9 @@ def test_matrix_market(symmetry: str, name: str, tmp_path: Path) -> None:
     assert found.columns[EDGE]["weight"].tolist() == [2.5, 2.5]
 
 
-@pytest.mark.parametrize("banner", [b"\xef\xbb\xbf%%MatrixMarket", b"%%MATRIXMARKET", b"\n%%matrixmarket"])
+@pytest.mark.parametrize("banner", [
+    b"\xef\xbb\xbf%%MatrixMarket", b"%%MATRIXMARKET", b"\n%%matrixmarket", b"# by x\n\n% y\n%%MatrixMarket",
+])  # fmt: skip
 def test_a_line_of_sizes_is_no_edge(banner: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(
         banner + b" matrix coordinate real general\n% sizes\n3 3 2\n1 2 0.5\n2 3 2\n"
@@ -543,6 +591,11 @@ def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
         (b"PAR1 1 2\n", "edges.txt: is a Parquet file; rename it to end in .parquet"),
         ("1 2\n\f\n2 3\n", "line 2: has 1 fields, but other lines have 2"),
         ("a,b,\nb,c,1\n", "line 1: the third field is '', which is not a number"),
+        (
+            ",source,target\n0,5,6\n1,6,7\n",
+            "line 1: the first column has no name, like the index that pandas",
+        ),
+        ("Unnamed: 0,source,target\n0,5,6\n", "the first column has no name, like the index that pandas"),
     ],
 )
 def test_bad_lines(content: str | bytes, sentence: str, tmp_path: Path) -> None:

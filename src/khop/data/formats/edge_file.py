@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,10 @@ _ATTRIBUTES = re.compile(rb"[ \t,;|]+(\{.*\})[ \t]*$")
 _DECIMAL_COMMA = re.compile(rb"\s*[^\s,]+[ \t]+[^\s,]+[ \t]+[+-]?\d+,\d+\s*")  # for a weight after blanks
 _ENDS = ({"source", "target"}, {"src", "dst"}, {"from", "to"}, {"source", "destination"}, {"head", "tail"})
 _PLACES = ("third", "fourth")
+_INDEX = (
+    "the first column has no name, like the index that pandas writes; write the file with index=False, or "
+    "import it by a spec (docs/import.md)"
+)
 _FORM = "an edge has two ids and maybe a weight and a time; correct it, or import by a spec (docs/import.md)"
 
 
@@ -99,6 +103,8 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
         raise _problem(form, True, "a line is not an edge, or not UTF-8") from None
     names, notes = [WEIGHT, TIME][: form.fields - 2], []
     first, is_header = content.first, _is_header(content, header)
+    if is_header and _has_index(first):
+        raise ValueError(f"{path}: {_INDEX}")
     if is_header:
         words = form.separator.join(first)
         notes.append(f"the first line, {words!r}, names the columns; --header no reads it as an edge")
@@ -268,6 +274,14 @@ def _form(path: Path) -> _Form:
     raise ValueError(f"{path}, line {sample[0][0]}: has {fields} fields; {_FORM}")
 
 
+def _has_index(first: Sequence[str]) -> bool:
+    """Return True for a header as pandas writes it over its index."""
+    names = [name.strip() for name in first]
+    return (
+        len(names) > 2 and names[0] in ("", "Unnamed: 0") and all(re.match(r"[^\W\d]", n) for n in names[1:])
+    )
+
+
 def _too_long(path: Path, line: int) -> ValueError:
     return ValueError(
         f"{path}, line {line}: a field is longer than {csv.field_size_limit():,} characters, or a quote is "
@@ -283,6 +297,8 @@ def _problem(form: _Form, is_header: bool, reason: str) -> ValueError:
             return ValueError(
                 f"{where}: has {len(fields)} fields, but other lines have {form.fields}; {_FORM}"
             )
+        if is_header and _has_index(fields):
+            return ValueError(f"{where}: {_INDEX}")
         if not all(fields[:2]):
             return ValueError(f"{where}: an id is empty; complete or remove the line")
         for name, text in zip(_PLACES, [] if is_header else fields[2:], strict=False):
@@ -439,13 +455,16 @@ class _Refused(ValueError):
     """Content that khop refuses."""
 
 
-_MATRIX_MARKET = b"%%MatrixMarket"
+_BANNER = re.compile(rb"(?is)\s*(?:(?!%%MatrixMarket)(?:#|%|//)[^\n]*\n\s*)*%%MatrixMarket([^\n]*)(.*)")
 
 
-def _banner(start: bytes) -> bytes:
-    """Return the first line of a MatrixMarket file as scipy reads it; empty for other files."""
-    line = start.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0].lower()
-    return _MATRIX_MARKET + line[len(_MATRIX_MARKET) :] if line.startswith(_MATRIX_MARKET.lower()) else b""
+def _banner(content: bytes) -> tuple[bytes, bytes]:
+    """Return the banner of a MatrixMarket file as scipy reads it, and what follows; empty for other files.
+
+    It is the first line, or follows comments.
+    """
+    found = _BANNER.match(content.removeprefix(b"\xef\xbb\xbf"))
+    return (b"%%MatrixMarket" + found[1].lower(), found[2]) if found else (b"", b"")
 
 
 @dataclass(frozen=True)
@@ -493,7 +512,7 @@ class EdgeFileImporter:
         for suffix in _COMPRESSED:
             name = name.removesuffix(suffix)
         read = next((read for suffix, read in _FORMATS.items() if name.endswith(suffix)), None)
-        if read is None and _banner(_content(self.path, _SAMPLE_BYTES)):
+        if read is None and _banner(_content(self.path, _SAMPLE_BYTES))[0]:
             read = _matrix_market
         return edge_list(self.path, self.options.header) if read is None else read(self.path)
 
@@ -625,20 +644,35 @@ class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx h
         self._elements, self._notes = _Elements(content), notes
 
     def decode_data_elements(self, graphml_keys: Any, obj_xml: Any) -> Any:
-        """Return the data of a node or an edge."""
+        """Return the data of a node or an edge, without those that are empty."""
         decode = super().decode_data_elements
-        return self._elements.data_of(obj_xml, lambda: decode(graphml_keys, obj_xml))
+        data = self._elements.data_of(obj_xml, lambda: decode(graphml_keys, obj_xml))
+        return {name: value for name, value in data.items() if value != ""}
 
     def find_graphml_keys(self, graph_element: Any) -> Any:
-        """Return the keys; a second key with the same name is named NAME_ID."""
+        """Return the keys. A key with the name of another is named NAME_ID if it is another attribute.
+
+        networkx writes integers and floats of one attribute as two keys: they remain one.
+        """
         keys, defaults = super().find_graphml_keys(graph_element)
-        taken: set[tuple[str, str]] = set()
+        names = Counter(key["name"] for key in keys.values())
+        if max(names.values(), default=0) < 2:
+            return keys, defaults
+        of_elements = ([data.get("key") for data in element] for element in graph_element.iter())
+        together = {pair for of_one in of_elements for pair in combinations(of_one, 2)}
+        known: list[tuple[str, Any]] = []
         for key_id, key in keys.items():
-            if (key["for"], key["name"]) in taken:
+            others = [(one, other) for one, other in known if other["name"] == key["name"]]
+            if any(
+                {(one, key_id), (key_id, one)} & together
+                or (str in (key["type"], other["type"]) and key["type"] is not other["type"])
+                for one, other in others
+                if key["for"] == other["for"] or "all" in (key["for"], other["for"])
+            ):
                 name = f"{key['name']}_{key_id}"
                 self._notes.append(f"key {key_id!r} has the name {key['name']!r} of another: it is {name!r}")
                 key["name"] = name
-            taken.add((key["for"], key["name"]))
+            known.append((key_id, key))
         return keys, defaults
 
 
@@ -654,7 +688,9 @@ def _graphml(content: bytes, notes: list[str]) -> Any:
 
 
 def _gexf(content: bytes, notes: list[str]) -> Any:
-    content = _plain_xml(content)
+    content = re.sub(
+        rb"https?://www\.gexf\.net/1\.3", b"http://gexf.net/1.3", _plain_xml(content)
+    )  # Gephi 0.9
     for elements in re.findall(rb"(?s)<attributes\b.*?</attributes>", content):
         titles = re.findall(rb"<attribute\s[^>]*?\btitle\s*=\s*[\"']([^\"']*)", elements)
         if len(set(titles)) < len(titles):
@@ -765,12 +801,11 @@ def _matrix_market(path: Path) -> ReadEdges:
         import scipy.io
     except ImportError:
         raise ValueError(f"{path}: MatrixMarket files need scipy: pip install scipy") from None
-    banner = _banner(start := _content(path, _SAMPLE_BYTES))
+    banner, _ = _banner(start := _content(path, _SAMPLE_BYTES))
     is_plain = path.suffix not in (".zst", ".lz4") and (start.startswith(banner) or not banner)
 
     def source() -> Any:
-        rest = b"" if is_plain else _content(path).removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[2]
-        return str(path) if is_plain else io.BytesIO(banner + b"\n" + rest)
+        return str(path) if is_plain else io.BytesIO(b"".join(_banner(_content(path))))
 
     try:
         rows, columns, _, layout, kind, symmetry = scipy.io.mminfo(source())
