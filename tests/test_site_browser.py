@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import Browser, browser
+from support.browser import NEEDS_BROWSER, Browser, browser
 from support.built_site import build_site
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [NEEDS_BROWSER, pytest.mark.long, pytest.mark.timeout(900)]
 FOUND = "return [...document.querySelectorAll('#search-results li a')].map(link => link.textContent)"
 # An element with text, its color, and the first background behind it that is not transparent.
 PALE = """

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Ran
-from support.browser import browser
+from support.browser import NEEDS_BROWSER, browser
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [NEEDS_BROWSER, pytest.mark.long, pytest.mark.timeout(600)]
 CONTRASTS = """
 const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const lum = c => {

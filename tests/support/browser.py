@@ -14,6 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+NEEDS_BROWSER = pytest.mark.skipif(
+    None in (shutil.which("chromium"), shutil.which("chromedriver")),
+    reason="Chromium or its driver is not installed; make test-all installs both",
+)
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

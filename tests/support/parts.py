@@ -19,6 +19,11 @@ LONG_FILES = (
     "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_versions.py",
 )  # fmt: skip
 LONG_FIXTURES = ("site", "wheel")  # built by these tests
+PROGRAMS = {  # by package of Debian: a program of it, or a pattern of its path
+    "bindfs": "bindfs", "chromium": "chromium", "chromium-driver": "chromedriver", "iproute2": "tc",
+    "nftables": "nft", "postgresql": "/usr/lib/postgresql/*/bin/initdb", "valgrind": "valgrind",
+}  # fmt: skip
+BROWSER = ("chromium", "chromium-driver")
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Part:
     tests: tuple[str, ...] = ()  # folders and files of tests/, of which the long tests run
     commands: tuple[str, ...] = ()
     group: str = ""  # of packages, in pyproject.toml, that only these tests need
+    programs: tuple[str, ...] = ()  # packages of Debian, of PROGRAMS
     is_for_changes: bool = True  # False: an hour, root or downloads; runs with all, or by name
 
     def ignored(self) -> list[str]:
@@ -54,7 +60,7 @@ PARTS = {
     ),
     "machines": Part(("csrc",), commands=(
         "scripts/test-valgrind", "scripts/test-aarch64", "scripts/count-instructions",
-    ), is_for_changes=False),
+    ), programs=("valgrind",), is_for_changes=False),
     "packages": Part(("pyproject.toml",), commands=(
         "scripts/test-without pyarrow,duckdb,ray tests/api tests/cli tests/run tests/data tests/inference "
         "tests/servers tests/test_suite.py",
@@ -70,21 +76,23 @@ PARTS = {
     "loading": Part(("src/khop/loading", *OF_ALL), ("loading", "test_process_tuning.py", "test_forks.py")),
     "training": Part(("src/khop/models", "src/khop/training", "src/khop/inference"),
                      ("models", "training", "inference", "extension", "test_convolutions.py")),
-    "data": Part(("src/khop/data",), ("data",)),
+    "data": Part(("src/khop/data",), ("data",), programs=("postgresql",)),
     "processes": Part(("src/khop/distributed", "src/khop/loading", "src/khop/training", "src/khop/inference"),
                       ("distributed", "processes", "test_walks.py")),
     "servers": Part(("src/khop/servers", "src/khop/api"), ("servers", "processes")),
     "run": Part(
         ("src/khop/run", "src/khop/cli", "src/khop/api"),
         ("run", "cli", "api", "test_docstrings.py", "test_docs.py"),
+        programs=BROWSER,
     ),
     "stores": Part(
-        ("src/khop/graph/remote.py", "src/khop/cli/stores.py"), ("cli/test_stores.py",), group="stores"
+        ("src/khop/graph/remote.py", "src/khop/cli", "src/khop/data", "src/khop/run",
+         "src/khop/training/run_output.py"), ("cli/test_stores.py",), group="stores",
     ),
     "input": Part(("src/khop/data", "src/khop/cli"), ("cli/test_malformed_input.py",)),
     "pyg": Part(("src/khop/pyg",), ("pyg", "test_lightning_loops.py")),
     "site": Part(("docs", "README.md", "scripts/build_docs.py", "scripts/error_index.py"),
-                 ("test_site.py", "test_site_browser.py", "test_docs.py")),
+                 ("test_site.py", "test_site_browser.py", "test_docs.py"), programs=BROWSER),
     "tutorials": Part(("docs/tutorials", "examples/launch", "src/khop/cli", "src/khop/data"),
                       ("test_tutorials.py",)),
     "examples": Part(("examples", "src/khop/api", "src/khop/pyg"), ("test_examples.py", "test_taobao.py")),
@@ -94,8 +102,9 @@ PARTS = {
     "damage": Part(("src/khop/graph", "src/khop/data"), ("damage",), is_for_changes=False),
     "kills": Part(("src/khop/cli",), ("cli/test_kills.py", "cli/test_second_ctrl_c.py"),
                   is_for_changes=False),
-    "memory": Part(("src/khop/graph",), ("memory",), is_for_changes=False),
-    "network": Part(("src/khop/distributed", "src/khop/servers"), ("network",), is_for_changes=False),
+    "memory": Part(("src/khop/graph",), ("memory",), programs=("bindfs",), is_for_changes=False),
+    "network": Part(("src/khop/distributed", "src/khop/servers"), ("network",),
+                    programs=("iproute2", "nftables"), is_for_changes=False),
 }  # fmt: skip
 
 
