@@ -71,7 +71,7 @@ def test_full_ranking_is_that_of_every_order(
     """Queries are any int64 numbers: times 5 candidates, those that are far apart are above 2^63."""
     scores = torch.tensor(values).view(4, 5)
     held_out, seen = torch.tensor(wanted).T, torch.tensor(known).T
-    named = [torch.stack([pairs[0] * apart, pairs[1]]) for pairs in (held_out, seen)]
+    named = [torch.stack([pairs[0] * apart, pairs[1]], 1).T for pairs in (held_out, seen)]
 
     def ranking() -> FullRanking:
         return full_ranking(lambda queries: scores[queries // apart], *named, 5, [k], chunk_bytes=chunk_bytes)

@@ -82,7 +82,9 @@ def full_ranking(
         raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
     for k in at:
         check_k(k)
-    _check_pairs(held_out, num_candidates, "held_out")
+    for what, pairs in (("seen", seen), ("held_out", held_out), ("known", known)):
+        if pairs is not None:
+            _check_pairs(pairs, num_candidates, what)
     queries = held_out[0].long().unique()
     masked = _keys(seen, queries, num_candidates, "seen")
     keys = _keys(held_out, queries, num_candidates, "held_out")
@@ -141,7 +143,6 @@ def _keys(pairs: Tensor, queries: Tensor, num_candidates: int, what: str) -> Ten
     `queries` are in ascending order. Pairs of other queries are left out. The keys are sorted, without
     duplicates.
     """
-    _check_pairs(pairs, num_candidates, what)
     if queries.numel() * num_candidates >= 1 << 63:
         raise ValueError(
             f"full ranking: {queries.numel()} queries with {num_candidates} candidates each, which is 2^63 "
@@ -149,7 +150,7 @@ def _keys(pairs: Tensor, queries: Tensor, num_candidates: int, what: str) -> Ten
         )
     if queries.numel() == 0:
         return queries
-    asked = pairs[0].long()
+    asked = pairs[0].long().contiguous()
     numbers = torch.searchsorted(queries, asked).clamp(max=queries.numel() - 1)
     keys: Tensor = torch.unique((numbers * num_candidates + pairs[1])[queries[numbers] == asked])
     return keys

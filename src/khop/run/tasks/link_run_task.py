@@ -247,20 +247,7 @@ class HardTables:
         config, graph = self.context.config, self.split.train
         if epoch % config.links.hard_every:
             return
-        draws = exact_draws_of(config, graph)
-        rows = node_rows(
-            self.model.encoder,
-            graph,
-            graph.features,
-            list(dict.fromkeys(end for t in self.names for end in (t[0], t[2]))),
-            rule=draws.rule,
-            fanouts=draws.fanouts,
-            chunk_size=config.evaluation.batch_size,
-            chunk_edges=config.evaluation.batch_edges,
-            in_flight=in_flight_of(config),
-            group=this_group(),
-            lanes=graph.lanes,
-        )
+        rows = rows_of_ends(self.context, self.model, graph, self.split.train_links, unwatched)
         for edge_type, name in self.names.items():
             source, _, destination = edge_type
             decoder = self.model.decoder(edge_type)
