@@ -251,6 +251,8 @@ def speed(pythons: tuple[str, str], pairs: int, only: list[str], clock: str) -> 
     """Measure every case, or only some, in turns."""
     workers = [Answers(python, clock) for python in pythons]
     cases, _ = (json.loads(worker.line()) for worker in workers)
+    if unknown := set(only) - set(cases):
+        sys.exit(f"--cases {min(unknown)}: choose of {', '.join(cases)}")
     rows = []
     for case in only or cases:
         ratios = []

@@ -136,14 +136,15 @@ def compare(figure: str, answers: Mapping[str, Sequence[Answer]]) -> list[Figure
                 unit=found[-1]["unit"],
                 peer=None if name == "khop" else name,
                 ratio=None if name == "khop" else round(statistics.median(values) / own, 3),
-                spread=_quartiles(values),
+                spread=quartiles(values),
                 notes=notes,
             )
         )
     return figures
 
 
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the lower and the upper quartile."""
     if len(values) < 2:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import graphs
 import torch
-from harness import RESULTS, ROOT, Figure, report
+from harness import RESULTS, ROOT, Figure, quartiles, report
 
 import khop
 from khop.process_tuning import tune_memory
@@ -210,13 +210,18 @@ def losses(arguments: argparse.Namespace) -> list[Figure]:
             for procs, run in enumerate(runs, start=1):
                 train_debian(run, precision, procs)
             for log, what in (("steps", "a step"), ("metrics", "an epoch")):
-                alone, *others = (losses_in(run / f"{log}.jsonl") for run in runs)
+                alone, *others = (numbers_in(run / f"{log}.jsonl", "loss") for run in runs)
                 for procs, other in enumerate(others, start=2):
                     largest = max(abs(a - b) / abs(a) for a, b in zip(alone, other, strict=True))
                     name = (
                         f"debian, {precision}, {procs} processes beside 1: loss of {what}, largest difference"
                     )
                     figures.append(Figure(name, float(f"{largest:.2g}"), "of it"))
+            for procs, run in enumerate(runs, start=1):
+                score = numbers_in(run / "metrics.jsonl", "test_accuracy")[-1]
+                figures.append(
+                    Figure(f"debian, {precision}, {procs} processes", round(score, 4), "test accuracy")
+                )
     return figures
 
 
@@ -229,15 +234,12 @@ def train_debian(out: Path, precision: str, procs: int) -> None:
     print(f"{precision}, {procs} processes: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
-def losses_in(log: Path) -> list[float]:
-    return [float(json.loads(line)["loss"]) for line in log.read_text().splitlines()]
+def numbers_in(log: Path, name: str) -> list[float]:
+    return [float(json.loads(line)[name]) for line in log.read_text().splitlines()]
 
 
 def of_rounds(name: str, values: Sequence[float], unit: str) -> Figure:
-    low, _, high = (
-        statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-    )
-    return Figure(name, round(statistics.median(values), 4), unit, spread=(round(low, 4), round(high, 4)))
+    return Figure(name, round(statistics.median(values), 4), unit, spread=quartiles(values))
 
 
 PARTS = {part.__name__: part for part in (scaling, checkpoints, resume, losses)}
