@@ -832,10 +832,10 @@ def test_files_to_guess_are_refused_in_a_sentence(
 @pytest.mark.parametrize("text", [b"session,aid\n1,5\n1,6\n2,5\n2,6\n", b"user_id,item_id\n"])
 def test_a_table_without_ids_has_no_proposal(folder: Path, khop_command: Command, text: bytes) -> None:
     (folder / "x.csv").write_bytes(text)
-    says = (
-        r"--guess: x.csv: no unique column, and no two columns with ids, of .*; write a spec that names them"
-    )
+    says = r"--guess: x.csv: no unique column, and no two columns with ids, of .*; pass --header no if .*, or"
     check(khop_command("import", "--guess", "x.csv"), Case("x.csv", {}, says))
+    says = "khop import --guess --header: --guess takes files; give --header after them"
+    check(khop_command("import", "--guess", "--header", "no", "x.csv"), Case("x.csv", {}, says))
 
 
 @pytest.mark.long

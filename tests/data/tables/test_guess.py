@@ -268,6 +268,12 @@ FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str
     "measurements": ({"points.csv": "id,x1,x2,a,b\n7,1,2,3,4\n8,2,3,4,5\n9,1,3,5,5"}, {"point": 3}, {}, ("", "")),
     "books": ({"ratings.csv": "User-ID;ISBN;Book-Rating\n276725;034545104X;0\n276726;0155061224;5"},
               {"user": 2, "ISBN": 2}, {"user rating ISBN": 2}, ("User-ID", "ISBN")),
+    "ml-100k": ({"u.user": "1|24|M|technician|85711\n2|53|F|other|94043\n24|1|M|writer|32067"}, {"u": 3}, {}, ("", "")),
+    "counts of rows": ({"users.csv": "id,posts\n1,1\n2,2", "posts.csv": "id,score\n1,2\n2,4\n3,6"},
+                       {"post": 3, "user": 2}, {}, ("", "")),
+    "words without a header": ({"likes.csv": "a1,b1\na1,b2\na2,b1\na3,b1"}, {"source": 3, "destination": 2},
+                               {"source like destination": 4}, ("0", "1")),
+    "index of pandas": ({"pays.csv": ",src,dst,w\n0,a,b,0.5\n1,b,c,1.5"}, {"node": 3}, {"node pay node": 2}, ("src", "dst")),
 }  # fmt: skip
 
 
@@ -291,8 +297,11 @@ def test_forms_of_published_tables_are_guessed_and_imported(
         "email",
         "airports",
         "elliptic, three files",
+        "ml-100k",
+        "words without a header",
     )
     assert ('header = "no"  # the first line of' in text) == is_bare
+    assert "columns.0" not in text  # numbers of rows
     (tmp_path / "spec.toml").write_text(text)
     done = import_tables(tmp_path / "spec.toml", tmp_path / "out")
     assert (done.nodes, {n: c for n, c in done.edges.items() if not n.split()[1].endswith("-by")}) == (

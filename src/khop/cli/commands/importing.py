@@ -115,6 +115,8 @@ def import_graph(
     ] = 0,
 ) -> None:
     """Write a graph folder from tables or from data of another format."""
+    if guess.startswith("--"):
+        raise ValueError(f"khop import --guess {guess}: --guess takes files; give {guess} after them")
     if guess:
         from khop.cli.importing import print_guess
 

@@ -213,7 +213,8 @@ class _GuessedTable:
     def pair(self) -> tuple[str, str, str] | None:
         """The columns of two ends of one type, such as txId1 and txId2, and a name for both."""
         if not self.has_header:
-            return ("0", "1", "node") if _share_ids(self.table, self.columns) else None
+            is_key = len(self.columns) > 4 and self.columns["0"].keys is not None  # more than ends and values
+            return ("0", "1", "node") if not is_key and _share_ids(self.table, self.columns) else None
         ids = [facts for facts in self.columns.values() if facts.kind is not None and _may_be_ids(facts)]
         words = {facts.name: _tokens(facts.name) for facts in ids}
         key = _best_key(self.name, self.columns)
@@ -260,8 +261,8 @@ def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     if len(neither) == len(tables):
         files, there = neither[0].files, ", ".join(neither[0].columns)
         raise ValueError(
-            f"--guess: {', '.join(files)}: no unique column, and no two columns with ids, of {there}; write "
-            "a spec that names them (docs/import.md)"
+            f"--guess: {', '.join(files)}: no unique column, and no two columns with ids, of {there}; pass "
+            "--header no if these are values, or write a spec that names the ids (docs/import.md)"
         )
     texts += [_neither(one) for one in neither]
     return "\n".join(text for text in texts if text)
@@ -386,9 +387,10 @@ def _is_data(rows: Sequence[Sequence[str]]) -> bool:
     columns = list(zip(*others, strict=True))
     typed = [at for at, of in enumerate(columns) if all(re.match(values, one) for one in of if one)]
     words = [at for at in range(len(first)) if at not in typed]
-    if not typed or not all(re.match(values, first[at]) for at in typed):
+    if not all(re.match(values, first[at]) for at in typed):
         return False
-    return not words or any(first[at] in columns[at] for at in words)
+    known = [first[at] in columns[at] for at in words]  # no column has its name as a value
+    return (not words or any(known)) if typed else all(known)
 
 
 _SHARED = """
@@ -498,6 +500,8 @@ def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
             continue
         if set(_tokens(name)) & _COUNTS and not set(_tokens(name)) & _IDS:
             continue
+        if name not in pair[:2] and facts.is_number and _tokens(name)[-1:] == [f"{_tokens(node_type)[-1]}s"]:
+            continue  # a count, as in users.posts
         if (
             name not in pair[:2]
             and not _names(name, node_type, keys[node_type])
@@ -594,7 +598,7 @@ def _nodes(table: _GuessedTable) -> str:
         for name, facts in other.columns.items():
             if name != other.key:
                 free[f"also.{name}" if name in table.columns else name] = facts
-    lines += [_column(name, facts, taken) for name, facts in free.items()]
+    lines += [_column(name, facts, taken, table.has_header) for name, facts in free.items()]
     labels = [name for name, one in free.items() if _is_category(one) and not one.is_number]
     labels += [name for name, one in free.items() if _is_category(one) and set(_tokens(name)) & _LABELS]
     if labels:
@@ -619,7 +623,7 @@ def _missing_words(table: _GuessedTable) -> list[str]:
     return [f"# missing = {_list(sorted(words))}  # to read them as missing values"] if words else []
 
 
-def _column(name: str, facts: ColumnFacts, taken: list[str]) -> str:
+def _column(name: str, facts: ColumnFacts, taken: list[str], has_header: bool) -> str:
     """Return the line of a feature, or a comment for a column without a fitting kind."""
     own = _safe(name, taken)
     taken.append(own)
@@ -632,6 +636,8 @@ def _column(name: str, facts: ColumnFacts, taken: list[str]) -> str:
 
     if facts.rows == facts.nulls:
         return f"# {own}: all rows are null"
+    if name.isdecimal() and has_header and facts.keys is not None and _is_range(facts):
+        return f"# {own}: numbers of rows, without a name; no kind proposed"
     if facts.is_truth:
         return line("bool", "true or false")
     if facts.is_time:
@@ -685,7 +691,9 @@ def _edges(table: _GuessedTable) -> str:
             lines.append(f"# {table.key} is unique: the rows could be nodes too, with an edge to each end")
         rest = [n for n, one in table.columns.items() if n not in table.links and n not in times]
         taken = list(_RESERVED)
-        lines += [_column(n, table.columns[n], taken) for n in rest if table.columns[n].is_number]
+        lines += [
+            _column(n, table.columns[n], taken, table.has_header) for n in rest if table.columns[n].is_number
+        ]
         lines += [
             f"# {n}: use it in where, as where = {_text(f'{quoted(n)} = ...')}"
             for n in rest
