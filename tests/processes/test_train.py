@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -150,6 +151,17 @@ def test_ranks_that_are_killed_bring_the_same_result(run_toml: Path) -> None:
     moment = random.Random(7)
     killed_and_restarted("killed", 2, [(0, 4, moment.random() / 20), (1, 9, moment.random() / 20)])
     assert_same_result("killed", "undisturbed")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_ranks_that_are_bound_to_cores_bring_the_same_result(run_toml: Path) -> None:
+    exactly = ["run.toml", "--precision", "float64", "--dropout", "0", "--schedule", "constant"]
+    train(*exactly, "--out", "one")
+    for bind in ("none", "cores"):
+        train(*exactly, "--procs", "2", "--bind", bind, "--out", bind)
+    assert_same_result("cores", "none")
+    assert drift("cores", "one") <= 1e-9
 
 
 @pytest.mark.long
