@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 
 from khop.servers.access import Tokens
-from khop.servers.request_handler import (
-    Life,
-    QueueLimits,
-    RequestHandler,
-    log_line,
-    serve_until,
-    supervise,
-)
+from khop.servers.main_loop import Life, log_line, serve_until, supervise
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from servers.test_request_handler import _Stream
 from support.byte_service import ByteService, arrived, request
 

@@ -36,10 +36,7 @@ from khop.servers.access import (
 )
 from khop.servers.connections import Dial
 from khop.servers.errors import Busy, ServerError
-from khop.servers.request_handler import (
-    Life,
-    supervise,
-)
+from khop.servers.main_loop import Life, supervise
 from khop.servers.views import default_view_bytes
 
 _ASK_S = 5.0

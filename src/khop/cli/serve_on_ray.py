@@ -19,7 +19,7 @@ from ray.exceptions import ActorDiedError, RayError
 
 from khop.cli.server_process import ANY_HOST, ServeRequest, run_server, say
 from khop.servers.access import Address
-from khop.servers.request_handler import Life
+from khop.servers.main_loop import Life
 
 _POLL_S = 0.5
 _WAITS_S = 10.0  # wait for a free machine before this is reported

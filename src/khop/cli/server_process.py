@@ -17,8 +17,9 @@ from khop.cli.commands.shared import ServeOptions
 from khop.loading.device.device_placement import byte_size
 from khop.process_tuning import usable_cores
 from khop.servers.access import Address, ServerSecurity
+from khop.servers.main_loop import Life, metrics_on, serve_until
 from khop.servers.parts.exchange import read_owners
-from khop.servers.request_handler import Life, QueueLimits, RequestHandler, metrics_on, serve_until
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from khop.servers.service import Service
 
 ANY_HOST = ("0.0.0.0", "::")
