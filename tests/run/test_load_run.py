@@ -90,7 +90,7 @@ def test_unknown_ends_are_left_out_and_counted(trained: Path) -> None:
     more = pa.concat_tables([event, stray])
     loaded = khop.load_run(trained)
     found = loaded.predict(tables(**{"user buys item": more}))
-    assert found.notes[0] == "user buys item: 2 edges without a node at an end left out"
+    assert found.notes[0] == "user buys item: left out 2 edges with an unknown source or destination"
     assert found.table.equals(loaded.predict(tables()).table)
 
 

@@ -78,6 +78,6 @@ def test_ratings_that_are_left_out_are_counted(tmp_path: Path) -> None:
     said = importer.write(tmp_path / "out").splitlines()
     assert said == [
         "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user",
-        "user rates movie: 1 edge without a node at an end left out",
-        "user rates movie: 1 edge with a null end left out",
+        "user rates movie: left out 1 edge with an unknown source or destination",
+        "user rates movie: left out 1 edge with a null source or destination",
     ]

@@ -25,8 +25,8 @@ def test_tables_and_foreign_keys(root: str, tmp_path: Path) -> None:
     said = importer.write(tmp_path / "out").split("\n")
     assert said[0] == "2 drivers, 4 results; 2 results driverId drivers, 2 drivers rev-driverId results"
     assert said[1:3] == [
-        "results driverId drivers: 1 edge without a node at an end left out",
-        "results driverId drivers: 1 edge with a null end left out",
+        "results driverId drivers: left out 1 edge with an unknown source or destination",
+        "results driverId drivers: left out 1 edge with a null source or destination",
     ]
     graph = khop.open_graph(tmp_path / "out")
     edge_type = ("results", "driverId", "drivers")

@@ -25,7 +25,7 @@ def test_null_ends_are_left_out_and_counted(tmp_path: Path) -> None:
     table = events().set_column(0, "user_id", pa.array(["u1"] * 7 + [None]))
     done = import_tables(spec(**{f"{EDGES}.rows": table, f"{EDGES}.nulls": "drop"}), tmp_path / "out")
     assert done.edges["user buys item"] == 6
-    assert done.notes[0] == "user buys item: 1 edge with a null end left out"
+    assert done.notes[0] == "user buys item: left out 1 edge with a null source or destination"
 
 
 def test_edges_have_columns_and_a_split(tmp_path: Path) -> None:

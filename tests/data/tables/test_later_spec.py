@@ -117,7 +117,7 @@ def test_unknown_ends_are_orphans(shop: Path, tmp_path: Path) -> None:
         later(shop, tmp_path / "new", *rows)
     done = later(shop, tmp_path / "new", *rows, edges__user_buys_item__orphans="drop")
     assert done.nodes == {"user": 2, "item": 2}, "the nodes of the graph that edges name"
-    assert done.notes == ("user buys item: 2 edges without a node at an end left out",)
+    assert done.notes == ("user buys item: left out 2 edges with an unknown source or destination",)
 
 
 def test_a_type_without_a_table_takes_new_ids_of_edges(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_orphans_are_refused_counted_or_added(tmp_path: Path) -> None:
         imported(tmp_path, **few)
     assert list(tmp_path.iterdir()) == []
     done = import_tables(spec(**few, **{f"{EDGES}.orphans": "drop"}), tmp_path / "dropped")
-    assert done.notes[0] == "user buys item: 3 edges without a node at an end left out"
+    assert done.notes[0] == "user buys item: left out 3 edges with an unknown source or destination"
     done = import_tables(spec(**few, **{f"{EDGES}.orphans": "add"}), tmp_path / "out")
     assert done.notes[0] == "user buys item: 2 nodes of item added by edges"
     graph = open_graph(tmp_path / "out")

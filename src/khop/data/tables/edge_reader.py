@@ -167,10 +167,9 @@ class Counted:
 
     def left_out(self, name: str) -> list[str]:
         """Return a text for each kind of dropped edges of the type `name`."""
-        kinds = {"without a node at an end": self.num_orphans, "with a null end": self.num_nulls}
         return [
-            f"{name}: {count:,} {'edge' if count == 1 else 'edges'} {which} left out"
-            for which, count in kinds.items()
+            f"{name}: left out {count:,} {'edge' if count == 1 else 'edges'} with {a} source or destination"
+            for a, count in (("an unknown", self.num_orphans), ("a null", self.num_nulls))
             if count
         ]
 
@@ -328,7 +327,7 @@ class EdgeImport:
 
 
 def _first_orphan(reader: EdgeReader, rows: TableRows, sources: Int64s, known: npt.NDArray[np.bool_]) -> str:
-    """Describe the first edge without a node at an end."""
+    """Describe the first edge with an unknown source or destination."""
     row = int(np.argmin(known))
     column, node_type = reader.ends[0 if sources[row] < 0 else 1]
     value = rows.column(column)[row].as_py()
