@@ -319,3 +319,22 @@ def test_lists_of_ids_split_nodes(tmp_path: Path) -> None:
     graph = khop.open_graph(tmp_path / "graph")
     splits = {name: graph.split(name)["n"].tolist() for name in graph.split_names}
     assert splits == {"train": [0, 3], "val": [1]}
+
+
+def test_an_id_in_two_lists_of_a_split_is_named_with_its_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2, 3, 4], "y": ["a", "b", "a", "b"]}), tmp_path / "n.parquet")
+    for name, ids in {"train": ["4", "1"], "valid": ["2", "1"]}.items():
+        _write(tmp_path, f"{name}.txt", ids)
+    spec = {
+        "splits": {"train": "train.txt", "val": "valid.txt"},
+        "nodes": {"n": {"files": ["n.parquet"], "id": "id", "label": "y"}},
+    }
+    with pytest.raises(ValueError, match=r"valid.txt, row 2: .*\.val: the id '1' is also in .* another part"):
+        import_tables(spec, tmp_path / "graph", folder=tmp_path)
+
+
+def test_triples_without_their_delimiter_are_told_to_give_it(tmp_path: Path) -> None:
+    _write(tmp_path, "train.txt", ["a\tr\tb", "b\tr\tc"])
+    edges = {"files": ["train.txt"], "header": "no", "source": "0", "relation": "1", "destination": "2"}
+    with pytest.raises(ValueError, match=r"no column '2' in train.txt; each row has only one .* = \"\\t\""):
+        import_tables({"nodes": {"e": {}}, "edges": {"e to e": edges}}, tmp_path / "graph", folder=tmp_path)

@@ -110,4 +110,5 @@ def test_near_names() -> None:
     assert nearest("USER_ID", ["user_id"]) == "did you mean user_id?"
     assert nearest("x", ["users", "items"]) == "there are users, items"
     assert nearest("x", []) == "there are none"
+    assert nearest("name", [" name", "age"]) == "did you mean ' name'?"
     assert "and 5 more" in nearest("x", [f"column{n}" for n in range(25)])

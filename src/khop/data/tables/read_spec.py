@@ -67,7 +67,7 @@ def nearest(name: str, there: Sequence[str]) -> str:
     lower = {one.lower(): one for one in there}
     close = [lower[name.lower()]] if name.lower() in lower else close
     if close:
-        return f"did you mean {' or '.join(close)}?"
+        return f"did you mean {' or '.join(one if one == one.strip() else repr(one) for one in close)}?"
     shown = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
     return f"there are {shown}" if there else "there are none"
 

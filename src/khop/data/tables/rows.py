@@ -230,6 +230,8 @@ def check_columns(table: Table, wanted: dict[str, str]) -> None:
 
 def _near_row(column: str, there: Sequence[str]) -> str:
     """Return a hint to the existing columns, or to the delimiter if a file seems to have only one column."""
+    if there == ["0"]:  # without a header
+        return 'each row has only one field; give the delimiter, such as delimiter = "\\t"'
     delimiter = next((one for one in ("::", *";|\t,") if len(there) == 1 and one in there[0]), None)
     if delimiter is None:
         return nearest(column, there)

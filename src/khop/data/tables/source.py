@@ -462,7 +462,18 @@ class OpenSource:
             OpenSource.open(Source(files=(path,), header="no", format="csv"), f"{key}.{part}", folder)
             for part, path in split.files.items()
         ]
-        columns = [pa.concat_arrays([p().column("0") for p in one.pieces(["0"])]) for one in lists]
+        known, columns = id_table("string"), []
+        for part, one in zip(split.files, lists, strict=True):
+            pieces = [piece() for piece in one.pieces(["0"])]
+            for rows in pieces:
+                twice = known.append(keys_of(rows.column("0"), "string", f"{key}.{part}", rows.row))
+                if twice >= 0:
+                    value = rows.column("0")[twice].as_py()
+                    raise ValueError(
+                        f"{rows.row(twice)}: {key}.{part}: the id {value!r} is also in an earlier row or in "
+                        "the list of another part; remove one"
+                    )
+            columns.append(pa.concat_arrays([rows.column("0") for rows in pieces]))
         names = [pa.repeat(part, len(ids)) for part, ids in zip(split.files, columns, strict=True)]
         table = MemoryTable(pa.table({"id": pa.concat_arrays(columns), PART: pa.concat_arrays(names)}), key)
         return self.with_columns(Joined(OpenSource(table, self.spec, key), "id", id, {PART: PART}))
