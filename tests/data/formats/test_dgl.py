@@ -109,6 +109,28 @@ def test_default_names(tmp_path: Path) -> None:
     assert (csc.indices.tolist(), csc.destinations().tolist()) == ([2, 0, 1], [0, 1, 2])
 
 
+def test_rows_with_several_marks_are_in_the_first_split(tmp_path: Path) -> None:
+    """The files of DGL's guide have such rows."""
+    marks = "False,True,True\n1,{0},True,True,True\n2,{0},True,False,True\n3,{0},False,True,False\n"
+    head = "label,train_mask,val_mask,test_mask\n0,{0},"
+    files = {
+        "meta.yaml": DEFAULT["meta.yaml"],
+        "nodes_0.csv": "node_id," + (head + marks).format(1),
+        "edges_0.csv": "src_id,dst_id," + (head + marks).format("0,1"),
+    }
+    written(tmp_path / "set", files)
+    said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out")
+    note = "4 marks are left out, of rows that an earlier mask of train, val, test marks, too"
+    assert [f"{name}: {note}" in said for name in ("nodes_0.csv", "edges_0.csv")] == [True, True]
+    graph = khop.open_graph(tmp_path / "out")
+    assert {name: graph.split(name)["node"].tolist() for name in graph.split_names} == {
+        "train": [1, 2], "val": [0, 3],
+    }  # fmt: skip
+    edges = ("node", "to", "node")
+    order = graph.csc(edges).indices.tolist()
+    assert [graph.columns[edges]["split"].tolist()[order.index(at)] for at in range(4)] == [1, 0, 0, 1]
+
+
 def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
     written(tmp_path / "set", TYPED)
     said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")

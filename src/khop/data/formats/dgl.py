@@ -200,6 +200,7 @@ class _Reading:
         return {name: texts for name, texts in found.items() if name and not name.startswith("Unnamed")}
 
     def _masks(self, table: dict[str, Any], path: Path) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return masks without common rows: each row is in the first split that marks it."""
         masks = {}
         for split, name in _MASKS.items():
             if name in table:
@@ -207,6 +208,15 @@ class _Reading:
                 wrong = pc.invert(pc.is_in(texts, pa.array(["true", "false", "1", "0", "1.0", "0.0"])))
                 _refuse(wrong, texts, f"{path}, column {name}", "is neither true nor false")
                 masks[split] = numpy_of(pc.is_in(texts, pa.array(["true", "1", "1.0"])))
+        earlier = np.zeros(len(next(iter(masks.values()), ())), bool)
+        several = 0
+        for split, mask in masks.items():
+            several += int((mask & earlier).sum())
+            masks[split] = mask & ~earlier
+            earlier |= mask
+        if several:
+            self.notes.append(f"{path}: {several:,} marks are left out, of rows that an earlier mask of "
+                              f"{', '.join(masks)} marks, too")  # fmt: skip
         return masks
 
     def _columns(
