@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: it takes a fifth of that time, and finds nothing
     config.pluginmanager.register(SlowestFiles())
     starts = ExitStack()
     starts.enter_context(forked_starts())
@@ -77,6 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collection: it takes a third of the time of small ones."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

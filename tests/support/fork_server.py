@@ -36,8 +36,10 @@ MODULES = (
     "kernels.ill_formed", "support.gated_khop", "support.held_ranks", "support.killed_khop",
     "support.start_probe",
 )  # fmt: skip
-LOADED = (  # by the server; pyarrow has a thread. An optimizer imports torch._dynamo: 3 s
+LOADED = (  # by the server; pyarrow has a thread. Optimizers import torch._dynamo: 3 s
     "torch", "torch.distributed.run", "torch._dynamo", "khop.cli.main", "khop.cli.train",
+    # A run draws its curve: a second to import.
+    "matplotlib.figure", "matplotlib.layout_engine", "matplotlib.backends.backend_agg",
 )  # fmt: skip
 AT_START = (  # how names of variables begin
     "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_",

@@ -544,17 +544,30 @@ Schema = dict[str, Any]
 
 def run_schema() -> Schema:
     """Return the schema, with the options of all components of khop."""
-    schema = _of_run({})
+    schema = _of_table(run_type({}), "")
     for path, family in FAMILIES.items():
-        tables = [_schema_at(_of_run(_with_kind(path, kind)), path) for kind in family.kinds()]
+        tables = [
+            _of_table(_table_at(run_type(_with_kind(path, kind)), path), path) for kind in family.kinds()
+        ]
         _schema_at(schema, path).update(_joined(tables, family.kinds()))
     return {"$schema": DIALECT, "title": "A run of khop", **schema}
 
 
-def _of_run(values: Mapping[str, object]) -> Schema:
-    """Return the schema of a run with these values, without references to other schemas."""
-    written = run_type(values).model_json_schema()
-    return _plain(written, written.get("$defs", {}), "")
+def _of_table(table: type[BaseModel], path: str) -> Schema:
+    """Return the schema of the table at this path, without references to other schemas."""
+    written = table.model_json_schema()
+    return _plain(written, written.get("$defs", {}), path)
+
+
+def _table_at(table: type[BaseModel], path: str) -> type[BaseModel]:
+    for name in path.split("."):
+        annotation = table.model_fields[name].annotation
+        (table,) = (
+            each
+            for each in (annotation, *get_args(annotation))
+            if isinstance(each, type) and issubclass(each, BaseModel)
+        )
+    return table
 
 
 def _with_kind(path: str, kind: str) -> dict[str, object]:
