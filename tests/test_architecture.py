@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import khop
-
-SOURCE = Path(khop.__file__).parent
+from support.syntax_trees import SOURCE, trees
 
 # A part imports from the lines above its own.
 # A change to this table is a decision: docs/decisions.md says why.
@@ -125,8 +124,8 @@ class Module:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The file, parsed when a test needs it: every worker imports this module."""
-        return ast.parse(self.path.read_text())
+        """Parsed when a test needs it: every worker imports this module."""
+        return trees()[self.path]
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import khop
 from khop.components import FAMILIES, TASKS
 from khop.run.fields import FILE, kind_fields, run_fields
 from khop.run.run_type import options_document
+from support.syntax_trees import SOURCE, trees
 
-SOURCE = Path(khop.__file__).parent
 ASIDE = {"__init__.py", "pyg"}
 # By the name of the class: its kind, if it is a text of its own. Kinds of tasks are also in proposed runs.
 NAMED = {
@@ -27,7 +26,7 @@ MOST = 3  # the registry, the module of the class, and one user
 @cache
 def _words(file: Path) -> frozenset[str]:
     """The names that a file uses, defines or imports, and its texts of a single word."""
-    return frozenset(_words_of(ast.parse(file.read_text())))
+    return frozenset(_words_of(trees()[file]))
 
 
 def _words_of(tree: ast.Module) -> Iterator[str]:
@@ -42,7 +41,7 @@ def _words_of(tree: ast.Module) -> Iterator[str]:
 
 
 def test_few_files_name_a_component() -> None:
-    paths = [path for path in SOURCE.rglob("*.py") if not ASIDE & set(path.relative_to(SOURCE).parts)]
+    paths = [path for path in trees() if not ASIDE & set(path.relative_to(SOURCE).parts)]
     files = {
         name: [str(path.relative_to(SOURCE)) for path in paths if _words(path) & ({name, named} - {""})]
         for name, named in NAMED.items()

@@ -11,17 +11,16 @@ from types import ModuleType
 
 import pytest
 
-import khop
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.graph.features.store import FeatureStore, FeatureStoreBase
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.loading.source import BatchSource
 from khop.sampling.sampler import Sampler, SamplerBase
+from support.syntax_trees import SOURCE, trees
 from support.typed_asks import asks_of
 
 ROOT = Path(__file__).parents[1]
-SOURCE = Path(khop.__file__).parent
 SEAMS = (GraphStoreBase, FeatureStoreBase, SamplerBase, Graph, Loader)
 PROTOCOLS = (GraphStore, FeatureStore, Sampler, BatchSource)
 SOURCES = {"LocalSource", "LaneSource"}  # of batches; their protocol has no base class
@@ -136,13 +135,13 @@ def members(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
 @cache
 def modules() -> dict[str, tuple[ast.Module, ModuleType]]:
     found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path, tree in trees().items():
         name = path.relative_to(SOURCE)
         if name.parts[0] in {"pyg", "__main__.py"} or "triton" in name.parts:
             continue  # khop.pyg may ask about PyG's own objects; kernels know neither stores nor samplers
         dotted = ".".join(("khop", *name.with_suffix("").parts)).removesuffix(".__init__")
         try:
-            found[str(name)] = (ast.parse(path.read_text()), importlib.import_module(dotted))
+            found[str(name)] = (tree, importlib.import_module(dotted))
         except ModuleNotFoundError as error:
             if error.name not in {"triton", "ray"}:  # where there is none, modules that need it are left out
                 raise

@@ -69,6 +69,7 @@ def test_samples_of_all_neighbors_give_the_exact_score_and_others_repeat(graph: 
     assert sampled[0] == sampled[1]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", ["GCN", "GIN", "LightGCN"])
 def test_a_model_that_needs_a_rule_is_computed_by_it(graph: Graph, name: str, tmp_path: Path) -> None:
     """As a run that names no rule: an explicit one that does not fit stays an error."""

@@ -49,6 +49,7 @@ def batches(graph: khop.Graph) -> list[object]:
     return [bits(batch) for batch in loader(graph).epoch(0)]
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("columns", list(StorePlace))
 @pytest.mark.parametrize("cache", [0, "2kB", "30%"])
 def test_columns_of_any_placement_are_those_of_the_cpu(folder: Path, columns: str, cache: int | str) -> None:
@@ -156,6 +157,7 @@ def test_a_placed_graph_pickles_as_the_graph_and_the_request(folder: Path) -> No
     assert again.stores.plan.work.total == 10**9
 
 
+@pytest.mark.long
 def test_a_partitioned_graph_in_one_process_is_placed_like_any_other(folder: Path, tmp_path: Path) -> None:
     khop.partition_graph(folder, tmp_path / "parts", parts=2)
     graph = khop.open_graph(tmp_path / "parts")

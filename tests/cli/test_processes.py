@@ -36,6 +36,7 @@ def test_a_script_reads_the_last_line_of_stdout(small_run: Path) -> None:
     assert "\x1b" not in done.stderr  # no terminal, no bars
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_continues_exactly(
     khop_command: Callable[..., Ran], small_run: Path
 ) -> None:

@@ -214,7 +214,7 @@ WRONG = {
 }
 
 
-@pytest.mark.core(6)
+@pytest.mark.core(3)
 @pytest.mark.parametrize("rule", WRONG, ids=lambda rule: type(rule).__name__)
 def test_a_wrong_rule_is_refused_by_what_is_wrong(rule: khop.Rule, few_examples: None) -> None:
     promise, sentence = WRONG[rule]

@@ -45,6 +45,7 @@ def device_lane_source(host: LocalSource, placed: dict[str, tuple[str, ...]] = P
     return DeviceLaneSource(over_ranks, choice, rows, PromptStreams(), lambda: first)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize(
     "placed", [pytest.param(PLACED[0], marks=pytest.mark.long), PLACED[1]], ids=["all", "some"]
 )

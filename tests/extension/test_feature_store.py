@@ -97,6 +97,7 @@ def make(tmp_path: Path) -> Make:
     return lambda columns: Records(write_records(tmp_path / "records", columns))
 
 
+@pytest.mark.core(5)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_it_keeps_the_promises_of_a_feature_store(promise: Callable[[Make], None], make: Make) -> None:
     promise(make)

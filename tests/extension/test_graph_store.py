@@ -130,6 +130,7 @@ def make(tmp_path: Path) -> Make:
     return lambda plain: SqliteGraph(written(tmp_path / f"{next(numbers)}.sqlite", plain))
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_it_keeps_the_promises_of_a_graph_store(promise: Callable[[Make], None], make: Make) -> None:
     promise(make)

@@ -237,6 +237,7 @@ def test_on_two_ranks_losses_are_those_of_one_process(khop_command: Command, run
     assert khop_command("evaluate", "two", "--procs", "2", *allowed).code == 0
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:WholeModel does not expose its layers")
 def test_one_without_layers_is_evaluated_on_batches(khop_command: Command, run_file: Path) -> None:
     run_file.write_text(run_file.read_text().replace(", heads = 4", ""))

@@ -101,6 +101,7 @@ RULES = {
 }
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 @pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
 def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[khop.Rule], None], rule: khop.Rule) -> None:

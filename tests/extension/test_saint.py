@@ -119,6 +119,7 @@ class SaintNodes(khop.SamplerBase):
         return 1 / (self._inside(node_type, own, drawn.numel()) * times)
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_it_keeps_the_promises_of_a_sampler(promise: Callable[[Make], None]) -> None:
     promise(lambda graph: SaintNodes(graph, 2))

@@ -72,6 +72,7 @@ def drawn(graph: CscGraph | LocalPartitionGraph, rule: Rule) -> list[list[int]]:
     return [found.offsets.tolist(), found.nodes.tolist(), found.edges.tolist()]
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_flipped_row_pointer_is_named_with_its_file(timed: Path, rule: Rule) -> None:
     flip_of_the_issue(timed)
@@ -79,6 +80,7 @@ def test_a_flipped_row_pointer_is_named_with_its_file(timed: Path, rule: Rule) -
         drawn(open_csc_graph(timed), rule)
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_source_that_is_no_node_is_named_with_its_row(timed: Path, rule: Rule) -> None:
     graph = open_csc_graph(timed)

@@ -137,7 +137,7 @@ def long_rows(parallel: int) -> list[list[int]]:
     ]
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanout", [-1, 0, 1, 10, 15, 64, 200])
 @pytest.mark.parametrize("values", [False, True])
 def test_threads_do_not_change_a_bit(fanout: int, values: bool) -> None:

@@ -122,7 +122,7 @@ def skewed(rows: int, degree: int) -> list[list[float]]:
     ]
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanout", [-1, 0, 1, 5, 15, 64, 65, 80])
 @pytest.mark.parametrize("replacement", [False, True])
 def test_threads_do_not_change_a_bit(fanout: int, replacement: bool) -> None:

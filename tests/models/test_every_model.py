@@ -228,7 +228,7 @@ def test_every_model_and_decoder_is_tried(folders: list[Path]) -> None:
     assert models - there == set()
 
 
-@pytest.mark.core(6)
+@pytest.mark.core(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_path: Path, name: str) -> None:
     model, graph = model_on(folders[0], name, 1)
@@ -333,6 +333,7 @@ def test_damaged_names_of_rows_are_named(folders: list[Path], tmp_path: Path, en
         restore_model(model, checkpoint)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("name", POSITIONAL)
 @pytest.mark.parametrize("is_strict", [True, False])
 def test_rows_without_their_names_are_refused(folders: list[Path], name: str, is_strict: bool) -> None:
@@ -408,7 +409,7 @@ def test_a_run_is_evaluated_and_inferred_with_types_in_another_order(tmp_path: P
     torch.testing.assert_close(rows_again, rows, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.core(10)
+@pytest.mark.core(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("how", ["autocast", "half"])
 def test_every_layer_computes_float16(folders: list[Path], name: str, how: str) -> None:

@@ -70,6 +70,7 @@ def test_several_targets_give_a_mapping_with_a_row_per_seed(make: Callable[[Smal
     assert torch.equal(output["user"][0], output["user"][2])
 
 
+@pytest.mark.core(2)
 @every_model
 def test_all_neighbors_give_what_exact_inference_gives(make: Callable[[SmallGraph], Stack]) -> None:
     graph = shop(torch.float64)
@@ -267,6 +268,7 @@ def gat(inputs: int, outputs: int) -> GATConv:
     return GATConv(inputs, outputs, add_self_loops=False)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("convolution", [SAGEConv, GraphConv, TransformerConv, gin, gat])
 def test_convolutions_over_blocks_of_all_neighbors_give_the_full_graph(
     convolution: Callable[[int, int], nn.Module],

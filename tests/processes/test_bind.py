@@ -127,6 +127,7 @@ def reports(folder: Path) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
+@pytest.mark.long
 @several_cores
 @pytest.mark.real_start
 def test_launched_ranks_run_on_disjoint_cores_with_all_their_threads(tmp_path: Path) -> None:

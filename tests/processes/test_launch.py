@@ -359,6 +359,7 @@ def _model() -> nn.Module:
     return model
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("made", "reason"),
     [

@@ -33,6 +33,7 @@ def test_bases_are_of_rgcn_alone() -> None:
 KINDS = [(path, kind) for path, family in FAMILIES.items() for kind in family.builtin]
 
 
+@pytest.mark.core(13)
 @pytest.mark.parametrize(("path", "kind"), KINDS)
 def test_every_kind_is_loaded_with_options_for_its_table(path: str, kind: str) -> None:
     family = FAMILIES[path]

@@ -75,16 +75,17 @@ def test_unsupported_needs_a_text() -> None:
         unless_unsupported(unsupported)
 
 
-def test_examples_are_as_many_as_asked_for() -> None:
+@pytest.mark.parametrize("most", [2, 7000])
+def test_examples_are_as_many_as_asked_for_and_no_more_than_the_profile_says(most: int) -> None:
     seen: list[int] = []
 
-    @examples(7, number=st.integers(0, 1 << 40))
+    @examples(most, number=st.integers(0, 1 << 40))
     def note(number: int) -> None:
         seen.append(number)
         expect(number >= 0, "never")
 
     note()
-    assert len(seen) == 7
+    assert len(seen) == min(most, settings().max_examples)
 
 
 @pytest.mark.long

@@ -379,6 +379,7 @@ def test_the_damaged_checkpoint_is_set_aside_not_the_whole_one(tmp_path: Path) -
     assert load_checkpoint(checkpoints / "last").training["step"] == 1
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "changed",
     [{"epoch": 0}, {"epoch": 5}, {"epoch": -1}, {"step": 9}, {"step": 4}, {"best_epoch": 7}, {"seeds": "x"}],

@@ -61,11 +61,13 @@ def keep_all(promises: Iterable[Callable[[Made], None]], made: Made) -> None:
 def examples(
     most: int | None = None, **strategies: st.SearchStrategy[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a function on examples of the strategies, by default as many as the hypothesis profile says."""
+    """Run a function on examples of the strategies: as many as the hypothesis profile says, or `most`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-        some = unhurried if most is None else settings(unhurried, max_examples=most)
+        some = (
+            unhurried if most is None else settings(unhurried, max_examples=min(most, unhurried.max_examples))
+        )
         return some(given(**strategies)(function))
 
     return decorate

@@ -48,7 +48,7 @@ def seeds(rule: Rule) -> Seeds:
     return Seeds(nodes, positions, {"item": torch.tensor([80, 35, 5, 60]), "user": torch.tensor([90, 50])})
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of graphs on the CPU; tests/gpu has those on a GPU")
 @pytest.mark.parametrize("expansion", list(Expansion))
 @pytest.mark.parametrize("rule", RULES)

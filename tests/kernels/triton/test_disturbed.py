@@ -77,6 +77,7 @@ def test_reads_are_inside():
 """
 
 
+@pytest.mark.long
 def test_the_plugin_shows_a_kernel_that_needs_an_order_zeros_or_memory_of_others(tmp_path: Path) -> None:
     (tmp_path / "test_faulty.py").write_text(FAULTY)
     done = disturbed(tmp_path / "test_faulty.py")

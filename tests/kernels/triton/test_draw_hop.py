@@ -69,6 +69,7 @@ def parts(found: Neighbors) -> tuple[torch.dtype, list[int], list[int], list[int
     return found.nodes.dtype, found.offsets.tolist(), found.nodes.tolist(), edges
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("edge_ids", [False, True])
 @pytest.mark.parametrize("count", [60, 1, 0])
 def test_draws_of_a_hop_are_those_of_the_core(count: int, edge_ids: bool) -> None:
@@ -187,6 +188,7 @@ def expanded(csc: Csc, rows: HopRows, room: int) -> tuple[Neighbors, AllNeighbor
     return Neighbors(out.offsets[: count + 1].cpu(), out.ids[:total].cpu(), out.edges[:total].cpu()), out
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("count", [0, 1, 7, 600])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_rows_give_all_edges_in_order(count: int, dtype: torch.dtype) -> None:

@@ -110,6 +110,7 @@ def test_picks_of_a_few_rows_are_those_of_the_core() -> None:
     )
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("bits", [1, 9, 40, 64])
 def test_a_long_row_has_keys_that_differ_in_few_bits(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of a second launch and one of the first; the last digit of 8 bits decides, or none."""

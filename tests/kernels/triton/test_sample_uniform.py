@@ -98,6 +98,7 @@ def test_nodes_outside_the_graph_draw_nothing() -> None:
     assert found.offsets.tolist() == [0, 0, 5, 5, 5]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("fanout", "rule"), [(3, DISTINCT), (20, DISTINCT), (20, REPEATED)])
 def test_the_first_position_of_each_drawn_node_is_marked_in_the_same_launch(
     fanout: int, rule: Uniform

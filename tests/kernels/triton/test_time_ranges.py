@@ -50,6 +50,7 @@ def found_ranges(
     return ranges[: 2 * nodes.numel()].tolist()
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(("window", "most"), WINDOWS)
 def test_times_of_edges(window: tuple[int, int] | None, most: int) -> None:
     times = torch.arange(CSC.num_edges) * 7907 % 350 - 170
@@ -59,6 +60,7 @@ def test_times_of_edges(window: tuple[int, int] | None, most: int) -> None:
     assert found_ranges(CSC, EdgeTimes(times), NODES, UNTIL, window, most) == expected.tolist()
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_times_of_sources_and_the_later_of_both_in_every_dtype(dtype: torch.dtype) -> None:
     of_sources = (torch.arange(97) * 3).to(dtype)

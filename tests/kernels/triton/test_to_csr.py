@@ -213,6 +213,7 @@ def test_the_edges_of_hubs_are_sorted_in_runs_that_are_merged(
     assert_same(found, expected)
 
 
+@pytest.mark.long
 def test_a_hub_has_more_edges_than_runs_are_merged_at_once() -> None:
     """3 of 4 edges are a hub's, in runs of the usual length."""
     edges = 3 * RUN

@@ -42,6 +42,7 @@ KEY = DrawKey(11)
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 
+@pytest.mark.core(9)
 @EXPANSIONS
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_of_seed_nodes_it_keeps(promise: Callable[[Make], None], expansion: Expansion) -> None:

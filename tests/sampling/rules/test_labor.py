@@ -34,6 +34,7 @@ RULES = [
 ]
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
 def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:
@@ -72,6 +73,7 @@ def test_every_set_of_sources_is_as_likely_as_its_orders() -> None:
     )
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 1, 2, 3], [1, 1, 1, 1, 2], [1, 1, 2, 2, 2, 3]], ids=str)
 def test_a_mean_over_draws_is_the_mean_over_all_edges_also_of_parallel_ones(row: list[int]) -> None:
     trials, fanout = few(1000), 2

@@ -32,6 +32,7 @@ RULES = [
 ]
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
 def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:

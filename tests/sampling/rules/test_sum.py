@@ -25,6 +25,7 @@ BY_WEIGHT = Sum(Weighted("weight", replacement=True))
 RULES = [Sum(), Sum(Uniform(replacement=True)), BY_WEIGHT, Temporal("time", inner=BY_WEIGHT)]
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
 def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:

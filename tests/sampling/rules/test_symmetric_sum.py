@@ -16,6 +16,7 @@ from khop.testing.rule import PROMISES
 BY_WEIGHT = SymmetricSum(Weighted("weight", replacement=True))
 
 
+@pytest.mark.core(10)
 @pytest.mark.parametrize("rule", [SymmetricSum(), Temporal("time", inner=BY_WEIGHT)], ids=str)
 @pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
 def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:

@@ -24,6 +24,7 @@ RULES = [TopK("weight"), Sum(TopK("weight")), Temporal("time", inner=TopK("weigh
 VALUES = st.sampled_from([0.0, 1.0, 1.0, -2.5, float("inf")]) | st.floats(-100, 100)
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
 def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:
