@@ -83,8 +83,8 @@ class LinksTable(Section):
     """Also compute filtered MRR and hits: rank both endpoints of each link among all nodes, without other
     known links; needs distmult, transe, complex or rotate"""
     ranking: bool = False
-    """Also compute NDCG and recall at 10 and 20: rank all destinations for each source, without its links of
-    earlier splits"""
+    """Also compute NDCG and recall at 10 and 20: rank all destinations for each source, except itself and its
+    links of earlier splits"""
 
     @property
     def drawn_eval_negatives(self) -> int:

@@ -444,6 +444,75 @@ def test_both_ends_are_ranked_among_all_nodes_without_known_triples(tmp_path: Pa
     assert found["test/filtered-hits@3"] == pytest.approx(mean(rank <= 3 for rank in ranks))
 
 
+NEAR = ("place", "near", "place")
+
+
+def undirected_task_of(home: Path, **links: object) -> LinkTask:
+    """A run about links of an undirected edge type, some from a node to itself."""
+    chosen = torch.rand(30, 30, generator=torch.Generator().manual_seed(0)) < 0.15
+    ends = (chosen | chosen.T).nonzero().T
+    nodes = {"place": NodeTable(columns={"x": torch.eye(30)})}
+    write_graph(home / "graph", nodes, {NEAR: EdgeTable(*ends, reverse_of=NEAR)})
+    values = {
+        "graph": str(home / "graph"),
+        "task": {"kind": "link-prediction", "target": "place near place"},
+        "links": {"eval_negatives": 3, **links},
+        "sampler": {"fanouts": [3]},
+        "model": {"hidden": 4},
+    }
+    return task_of(prepare(RawRun(values, "run.toml"), home / "cache"))
+
+
+def undirected_pairs(*lists: LinkList) -> set[tuple[int, ...]]:
+    ends = torch.cat([triples_of_links(links, NEAR)[[0, 2]] for links in lists], dim=1)
+    return pairs(ends) | pairs(ends.flip(0))
+
+
+@pytest.mark.parametrize("name", ["val", "test"])
+def test_an_undirected_link_is_known_and_found_from_both_ends(tmp_path: Path, name: str) -> None:
+    task = undirected_task_of(tmp_path, ranking=True)
+    split = task.split
+    graph, links, before = {
+        "val": (split.val, split.val_links, [split.train_links]),
+        "test": (split.test, split.test_links, [split.train_links, split.val_links]),
+    }[name]
+    found = task.scores((name,), unwatched)
+    rows = node_rows(task.model.encoder, graph, graph.features, ["place"])["place"]
+    seen = undirected_pairs(*before) | {(node, node) for node in range(30)}
+    held_out = undirected_pairs(links) - seen
+    recall, ndcg = [], []
+    with evaluating(task.model):
+        scores = task.model.decoder(NEAR).grid(rows, rows)
+    for source in {source for source, _ in held_out}:
+        order = [n for n in scores[source].argsort(descending=True).tolist() if (source, n) not in seen]
+        wanted = {destination for of, destination in held_out if of == source}
+        hits = [place for place, n in enumerate(order[:10]) if n in wanted]
+        recall.append(len(hits) / len(wanted))
+        best = sum(1 / log2(place + 2) for place in range(min(10, len(wanted))))
+        ndcg.append(sum(1 / log2(place + 2) for place in hits) / best)
+    assert found[f"{name}/full-recall@10"] == pytest.approx(mean(recall), abs=1e-6)
+    assert found[f"{name}/full-ndcg@10"] == pytest.approx(mean(ndcg), abs=1e-6)
+
+
+def test_the_reverse_of_a_known_undirected_link_is_not_a_candidate(tmp_path: Path) -> None:
+    task = undirected_task_of(tmp_path, filtered=True, decoder="distmult")
+    found = task.scores(("test",), unwatched)
+    split, ranks = task.split, []
+    rows = node_rows(task.model.encoder, split.test, split.test.features, ["place"])["place"]
+    known = undirected_pairs(split.train_links, split.val_links, split.test_links)
+    relation = torch.tensor(0)
+    with evaluating(task.model):
+        score = task.model.decoder(NEAR)
+        for source, _, destination in triples_of_links(split.test_links, NEAR).T.tolist():
+            for node, end in ((source, destination), (destination, source)):  # distmult is symmetric
+                others = [n for n in range(30) if n == end or (node, n) not in known]
+                scores = {n: float(score(rows[node], rows[n], relation)) for n in others}
+                above = sum(value > scores[end] for value in scores.values())
+                tied = sum(value == scores[end] for value in scores.values()) - 1
+                ranks.append(1 + above + tied / 2)
+    assert found["test/filtered-mrr"] == pytest.approx(mean(1 / rank for rank in ranks), abs=1e-4)
+
+
 def test_a_decoder_without_relations_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"links.filtered is true and links.decoder is 'dot': .* relational decoder"

@@ -65,7 +65,7 @@ from khop.sampling.links.link_negatives import hard_negatives
 from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.link_split import LinkColumns
 from khop.sampling.sampler import Fanout
-from khop.schema import EdgeType, EdgeTypeName, NodeType
+from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema
 from khop.training.edge_tasks import (
     LinkMetric,
     LinkPrediction,
@@ -80,13 +80,33 @@ _FILTERED_AT = (1, 3, 10)
 Embeddings = Mapping[NodeType, Tensor]  # (nodes, width), of all nodes of a type
 
 
+def both_directions(links: Tensor, edge_type: EdgeType, schema: Schema) -> Tensor:
+    """Return links, and their reverses if the edge type is undirected: splits list one direction only.
+
+    `links` are int64 (2 or 3, n), sources first and destinations last.
+    """
+    is_undirected = schema.reverse(edge_type) == edge_type
+    return torch.cat([links, links.flip(0)], dim=1) if is_undirected else links
+
+
+def known_pairs(lists: Sequence[LinkList], edge_type: EdgeType, graph: Graph) -> Tensor:
+    """Return the links of lists in both directions, and pairs of a node with itself, int64 (2, pairs)."""
+    source, _, destination = edge_type
+    ends = torch.cat([ends_of_links(links, edge_type) for links in lists], dim=1)
+    known = both_directions(ends, edge_type, graph.schema)
+    if source != destination:
+        return known
+    nodes = torch.arange(graph.num_nodes(source))
+    return torch.cat([known, torch.stack([nodes, nodes])], dim=1)
+
+
 def filtered_ranking(
-    model: LinkPredictor, rows: Embeddings, links: LinkList, known: Sequence[LinkList]
+    model: LinkPredictor, rows: Embeddings, links: LinkList, known: Sequence[LinkList], schema: Schema
 ) -> dict[str, float]:
     """Return "filtered-mrr" and "filtered-hits@k", averaged over both endpoints and edge types. Collective.
 
     `known` are the links of all splits: a known link is not a candidate when another link with the same
-    relation and endpoint is ranked.
+    relation and endpoint is ranked, and neither is its reverse in an undirected edge type.
     """
     found: list[TripleRanking] = []
     with evaluating(model):
@@ -94,7 +114,7 @@ def filtered_ranking(
         for edge_type in links.counts:
             sources, destinations = (rows[end].to(move) for end in (edge_type[0], edge_type[2]))
             triples, *others = (triples_of_links(each, edge_type) for each in (links, *known))
-            every: Tensor = torch.cat(others, dim=1)
+            every = both_directions(torch.cat(others, dim=1), edge_type, schema)
             decoder = model.decoder(edge_type)
             found.append(triple_ranking(decoder, sources, destinations, triples, every, _FILTERED_AT))
     mrr = sum(ranking.mrr for ranking in found) / len(found)
@@ -131,12 +151,13 @@ _AT = (10, 20)
 
 
 def candidate_ranking(
-    model: LinkPredictor, rows: Embeddings, links: LinkList, seen: Sequence[LinkList]
+    model: LinkPredictor, rows: Embeddings, links: LinkList, seen: Sequence[LinkList], graph: Graph
 ) -> dict[str, float]:
     """Return "full-ndcg@k" and "full-recall@k", averaged over sources with links, then over edge types.
 
-    Every node of the destination type is a candidate, except the destinations of a source in `seen`, the
-    links of earlier splits. An edge type whose links are all in `seen` is left out. Collective.
+    Every node of the destination type is a candidate, except the source itself and its destinations in
+    `seen`, the links of earlier splits. In an undirected edge type, both ends of a link are sources. An edge
+    type whose links are all in `seen` is left out. Collective.
     """
     found: list[FullRanking] = []
     with evaluating(model):
@@ -144,8 +165,8 @@ def candidate_ranking(
         for edge_type in links.counts:
             sources, destinations = (rows[end].to(move) for end in (edge_type[0], edge_type[2]))
             scores_of = partial(_scores, model.decoder(edge_type).grid, sources, destinations)
-            held_out, *others = (triples_of_links(each, edge_type)[[0, 2]] for each in (links, *seen))
-            known = torch.cat(others, dim=1)
+            held_out = both_directions(ends_of_links(links, edge_type), edge_type, graph.schema)
+            known = known_pairs(seen, edge_type, graph)
             if _is_all_known(held_out, known, destinations.shape[0]):
                 continue
             found.append(full_ranking(scores_of, held_out, known, destinations.shape[0], _AT))
@@ -258,23 +279,12 @@ class HardTables:
                 search.queries,
                 search.candidates,
                 config.links.hard_negatives,
-                known=self._known(edge_type),
+                known=known_pairs([self.split.train_links], edge_type, graph),
                 original_ids=graph.original_ids(destination),
                 score=search.score,
                 grid=search.grid,
             )
             self.model.get_buffer(name).copy_(found)
-
-    def _known(self, edge_type: EdgeType) -> Tensor:
-        """Return the training links, and pairs of a node with itself, int64 (2, pairs)."""
-        source, _, destination = edge_type
-        known = ends_of_links(self.split.train_links, edge_type)
-        if self.split.train.schema.reverse(edge_type) == edge_type:
-            known = torch.cat([known, known.flip(0)], 1)
-        if source == destination:
-            nodes = torch.arange(self.split.train.num_nodes(source))
-            known = torch.cat([known, torch.stack([nodes, nodes])], 1)
-        return known
 
 
 def negatives_of(links: LinksTable, mode: NegativeMode, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
@@ -449,9 +459,9 @@ class LinkTask:
             found |= mean_average_precision(self.model, rows, links, graph, metrics)
         if options.filtered:
             known = (self.split.train_links, self.split.val_links, self.split.test_links)
-            found |= filtered_ranking(self.model, rows, links, known)
+            found |= filtered_ranking(self.model, rows, links, known, graph.schema)
         if options.ranking:
-            found |= candidate_ranking(self.model, rows, links, self._before(split))
+            found |= candidate_ranking(self.model, rows, links, self._before(split), graph)
         return found
 
     def _before(self, split: str) -> list[LinkList]:
