@@ -609,7 +609,11 @@ class Spec(SpecTable):
         ends = dict.fromkeys(end for one in words for end in (one[0], one[2]) if end not in nodes)
         added = [end for end in ends if not difflib.get_close_matches(end, list(nodes), 1, 0.75)]
         for end in added:
-            warnings.warn(f"nodes.{end} is not in the spec: its nodes are the ids of the edges", stacklevel=1)
+            warnings.warn(
+                f"nodes.{end} is not in the spec: its nodes are the ids of the edges, "
+                "or for later data those of the graph",
+                stacklevel=1,
+            )
         return {**values, "nodes": {**nodes, **{end: {} for end in added}}} if added else values
 
     @model_validator(mode="before")
