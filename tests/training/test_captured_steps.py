@@ -168,7 +168,7 @@ def test_losses_that_were_left_are_begun_again(monkeypatch: pytest.MonkeyPatch) 
         abandoned_losses(steps, given)
         assert [float(loss) for loss in steps.losses(given)] == pytest.approx(expected, abs=1e-12)
         slot = steps._slots[0]
-        slot._plan._stamp -= 1  # as if the input of a later batch had been copied for an earlier one
+        slot._plan._stamps._last -= 1  # as if the input of a later batch had been copied for an earlier one
         make(slot, given[0])
         with pytest.raises(RuntimeError, match="wait for the work of a slot before it is written again"):
             slot.overflowed()

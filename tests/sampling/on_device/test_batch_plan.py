@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from khop import Expansion, NeighborSampler, Output, Rule, TopK, Uniform, Weight
 from khop.graph.store import csc_graph_from_edges
 from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.device_batch import exact_sample
+from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.type_nodes import counts_of
 from support.device_batches import batch_of, device_batch, ring_sampler
@@ -33,6 +35,29 @@ def test_stamps_that_start_again_mistake_nothing(expansion: Expansion) -> None:
         assert_same(found, sampler.sample(seeds, key))
         stamps.append(batch.stamp)
     assert stamps == [STAMP_LIMIT - 1, STAMP_LIMIT, 1, 2]
+
+
+def test_trees_of_larger_batches_are_not_mistaken_when_stamps_start_again() -> None:
+    """Tables of trees depend on the capacities. Those of a plan with others are cleared, too."""
+    sampler, batches = ring_sampler(trees="disjoint"), [batch_of(8, number) for number in range(3)]
+    first = device_batch(sampler, *batches, last_stamp=STAMP_LIMIT - 1)
+    larger = DeviceBatch(first.plan.resized(first.plan.capacities.doubled(first.plan.limits)))
+    stamps = (STAMP_LIMIT, 1, 2)
+    for batch, stamp, (seeds, key) in zip((larger, first, larger), stamps, batches, strict=True):
+        batch.write(seeds, key)
+        batch.launch()
+        assert batch.stamp == stamp
+        found = exact_sample(batch, counts_of(batch.cells.values), seeds)
+        assert_same(found, sampler.sample(seeds, key))
+
+
+def test_tables_of_trees_are_freed_with_their_plan() -> None:
+    sampler = ring_sampler(trees="disjoint")
+    plan = BatchPlan(sampler, measured_capacities(sampler, [batch_of(8)]), DEVICE)
+    table = ref(plan.tables["node"])
+    plan = plan.resized(plan.capacities.doubled(plan.limits))
+    assert table() is None
+    assert plan.next_stamp() == 1
 
 
 def test_samplers_without_static_shapes_are_refused() -> None:

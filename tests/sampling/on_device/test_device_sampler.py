@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from typing import get_args
+from unittest.mock import ANY
+from weakref import ref
 
 import pytest
 import torch
@@ -11,13 +13,18 @@ from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Uniform
 from khop.graph.store import csc_graph_from_edges
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import DeviceSampler
+from khop.sampling.on_device.type_nodes import Counts
 from khop.sampling.sampler import Trees
+from khop.sampling.seeds import Seeds
 from support.examples import few
-from support.random_graphs import EDGE, as_seeds, graphs
+from support.random_graphs import EDGE, as_seeds, graphs, ring
 from support.same_samples import assert_same
 from support.triton_rows import DEVICE
 
+Batch = tuple[Seeds, DrawKey]
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 
@@ -100,3 +107,53 @@ def test_more_edges_than_there_is_room_for_are_an_overflow(expansion: Expansion)
     for overflows, batch in enumerate([narrow, wide, narrow]):
         assert_same(device_sampler.sample(*batch), sampler.sample(*batch))
         assert device_sampler.overflows == min(overflows, 1)
+
+
+def too_large(trees: Trees = "merged") -> tuple[NeighborSampler, DeviceSampler, Batch]:
+    """A sampler, the same on the device with room for one seed, and a batch that needs more than twice."""
+    sampler = NeighborSampler(ring(500, 9), [4, 3], trees=trees)
+    device_sampler = DeviceSampler.measured(sampler, [(as_seeds({"node": [1]}), DrawKey(1))], DEVICE)
+    return sampler, device_sampler, (as_seeds({"node": list(range(0, 400, 7))}), DrawKey(2))
+
+
+@pytest.mark.parametrize("trees", ["merged", pytest.param("disjoint", marks=pytest.mark.long)])
+def test_larger_buffers_are_freed_before_the_next_ones_and_after_the_batch(
+    trees: Trees, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, device_sampler, batch = too_large(trees)
+    made, of_sampler = list[ref[DeviceBatch]](), DeviceBatch.__init__
+
+    def noted(device_batch: DeviceBatch, plan: BatchPlan) -> None:
+        assert all(earlier() is None for earlier in made)
+        made.append(ref(device_batch))
+        of_sampler(device_batch, plan)
+
+    monkeypatch.setattr(DeviceBatch, "__init__", noted)
+    found = device_sampler.sample(*batch)
+    assert len(made) > 1
+    assert made[-1]() is None
+    sizes = list[tuple[int, int]]()
+    found.map(lambda tensor: sizes.append((tensor.nbytes, tensor.untyped_storage().nbytes())) or tensor)
+    assert all(used == allocated for used, allocated in sizes)
+    assert_same(found, sampler.sample(*batch))
+
+
+def test_a_batch_that_exceeds_every_capacity_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, device_sampler, batch = too_large()
+    always = Counts(ANY, [])
+    monkeypatch.setattr("khop.sampling.on_device.device_batch.counts_of", lambda values: always)
+    with pytest.raises(
+        RuntimeError, match=r"a batch of 58 seeds exceeds buffers for all nodes .* please report"
+    ):
+        device_sampler.sample(*batch)
+
+
+def test_a_batch_too_large_for_the_card_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, device_sampler, batch = too_large()
+
+    def full(device_batch: DeviceBatch, plan: BatchPlan) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nand more")
+
+    monkeypatch.setattr(DeviceBatch, "__init__", full)
+    with pytest.raises(torch.OutOfMemoryError, match=r"58 seeds .*: CUDA out of memory.* or fewer neighbors"):
+        device_sampler.sample(*batch)

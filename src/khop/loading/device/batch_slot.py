@@ -20,7 +20,12 @@ from khop.loading.columns import NOTHING_DEFERRED, ColumnChoice, DeferredColumns
 from khop.loading.device.device_caching import SlotCounts, counts_in_cache
 from khop.loading.device.streams import Recorder
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.device_batch import DeviceBatch, drawn_alone, exact_sample, padded_sample
+from khop.sampling.on_device.device_batch import (
+    DeviceBatch,
+    drawn_with_larger_buffers,
+    exact_sample,
+    padded_sample,
+)
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
@@ -252,7 +257,7 @@ class BatchSlot:
         """
         device, choice = self._plan.device, self._choice
         links = {t: rows.map(lambda tensor: tensor.to(device)) for t, rows in given.links.items()}
-        drawn = drawn_alone(self._plan, given.seeds, given.key, given.excluded)
+        drawn = drawn_with_larger_buffers(self._plan, given.seeds, given.key, given.excluded)
         sample = replace(drawn, links=links)
         seeds = {t: ids.to(device) for t, ids in given.seeds.nodes.items()}
         nodes = {t: self._columns(t, names, sample.nodes[t]) for t, names in choice.of_nodes.items()}

@@ -38,7 +38,7 @@ from khop.loading.source import (
 )
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.capacities import Capacities
-from khop.sampling.on_device.device_batch import DeviceBatch, drawn_alone, exact_sample
+from khop.sampling.on_device.device_batch import DeviceBatch, drawn_with_larger_buffers, exact_sample
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.sampler import KernelSampler, PlantedSeeds, check_seeds, check_times
@@ -329,7 +329,7 @@ class DeviceSource:
                 return sample, issued.slot.cached.counts()
         self.overflows += 1
         assert self._plan is not None, "it has made the slots"
-        sample = drawn_alone(self._plan, planted.seeds, issued.request.key, planted.excluded)
+        sample = drawn_with_larger_buffers(self._plan, planted.seeds, issued.request.key, planted.excluded)
         return sample, counts_in_cache(sample.nodes, self._copies)
 
     def _new_slot(self) -> _Slot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from khop.graph.rule import Hop, Rule, reads_times
 from khop.kernels.triton.exclude_edges import check_pairs
 from khop.kernels.triton.node_table import STAMP_LIMIT
-from khop.sampling.on_device.capacities import Capacities, Most
+from khop.sampling.on_device.capacities import BatchLimits, Capacities
 from khop.sampling.on_device.edge_arrays import Degrees, EdgeArrays, edge_arrays, stream_of
 from khop.sampling.on_device.inputs import PairsByType
 from khop.sampling.on_device.type_nodes import DenseTable, TreeTable
@@ -20,6 +21,26 @@ from khop.sampling.outputs import Output
 from khop.sampling.rules.sum import COUNTING
 from khop.sampling.sampler import Expansion, NeighborSampler
 from khop.schema import EdgeType, NodeType
+
+
+class Stamps:
+    """Numbers of the batches of plans that share a stream. Tables are cleared before the numbers start again.
+
+    It does not keep tables alive: those of plans that are no longer in use are freed.
+    """
+
+    def __init__(self, last: int) -> None:
+        self._last = last
+        self.tables: WeakSet[DenseTable | TreeTable] = WeakSet()
+
+    def next(self) -> int:
+        """Return the number of the next batch, from 1."""
+        if self._last == STAMP_LIMIT:
+            for table in self.tables:
+                table.clear()
+            self._last = 0
+        self._last += 1
+        return self._last
 
 
 class BatchPlan:
@@ -59,25 +80,23 @@ class BatchPlan:
         for arrays in self.arrays.values():
             _ = arrays.csc.most_edges  # read from the device now, not in the first batch
         self.tables: Mapping[NodeType, DenseTable | TreeTable] = {}
+        self._stamps = Stamps(last_stamp)
         self._fit(capacities)
-        self._stamp = last_stamp
-        self._first: BatchPlan | None = None  # counts the batches; None: this plan does
         self.last_made = torch.zeros(1, dtype=torch.int64, device=self.device)  # stamp of the last batch
 
     def resized(self, capacities: Capacities) -> BatchPlan:
         """Return a plan of batches with other capacities; both share arrays and tables, and one stream."""
         other = copy(self)
-        other._first = self._first or self
         other._fit(capacities)
         return other
 
     @property
-    def most(self) -> Most:
+    def limits(self) -> BatchLimits:
         """The most nodes and edges of a batch; without limits for disjoint trees, which repeat them."""
         if self.sampler.is_disjoint:
-            return Most({}, {})
+            return BatchLimits({}, {})
         nodes = {t: self._graph.num_nodes(t) for t in self.node_types}
-        return Most(nodes, {t: arrays.csc.num_edges for t, arrays in self.arrays.items()})
+        return BatchLimits(nodes, {t: arrays.csc.num_edges for t, arrays in self.arrays.items()})
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -111,15 +130,10 @@ class BatchPlan:
 
     def next_stamp(self) -> int:
         """Return the number of the next batch: it rises, and tables tell batches apart by it."""
-        if self._first is not None:
-            return self._first.next_stamp()
-        if self._stamp == STAMP_LIMIT:
-            for table in self.tables.values():
-                table.clear()
-            self._stamp = 0
+        stamp = self._stamps.next()
+        if stamp == 1:
             self.last_made.zero_()
-        self._stamp += 1
-        return self._stamp
+        return stamp
 
     def _fit(self, capacities: Capacities) -> None:
         """Take capacities, and the tables and inputs that depend on them."""
@@ -128,6 +142,7 @@ class BatchPlan:
         self.seeds: Mapping[NodeType, int] = {t: n for t, n in capacities.nodes[0].items() if n}
         if not self.tables or self.sampler.is_disjoint:
             self.tables = {t: self._table(t, graph.num_nodes(t)) for t in self.node_types}
+            self._stamps.tables.update(self.tables.values())
         self.excluded: PairsByType = {
             t: (n, graph.num_nodes(t[0])) for t, n in capacities.excluded.items() if n
         }

@@ -15,7 +15,7 @@ from khop.schema import EdgeType, NodeType
 Type = TypeVar("Type", NodeType, EdgeType)
 MEASURED = 16  # batches; see benchmarks/overflows.py
 SLACK, SIGMAS = 1.05, 4.0
-_LEAST = 64  # room that is added to twice the room, for types that measured batches did not have
+_ADDED_ROOM = 64  # added to a doubled capacity, for types that measured batches did not have
 
 
 def room(counts: Sequence[int]) -> int:
@@ -28,7 +28,7 @@ def room(counts: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True)
-class Most:
+class BatchLimits:
     """The most nodes and edges of each type that a batch can have; types without an entry have no limit."""
 
     nodes: Mapping[NodeType, int]
@@ -73,12 +73,12 @@ class Capacities:
         taken = tuple({t: room(counts) for t, counts in hop.items()} for hop in edges)
         return cls(tuple(nodes), tuple(rows), taken)
 
-    def doubled(self, most: Most) -> Capacities:
+    def doubled(self, limits: BatchLimits) -> Capacities:
         """Return room for twice as many nodes, rows and edges, but not for more than a batch can have."""
         nodes, rows = (
-            tuple(_doubled(level, most.nodes) for level in levels) for levels in (self.nodes, self.rows)
+            tuple(_doubled(level, limits.nodes) for level in levels) for levels in (self.nodes, self.rows)
         )
-        edges = tuple(_doubled(hop, most.edges) for hop in self.edges)
+        edges = tuple(_doubled(hop, limits.edges) for hop in self.edges)
         return replace(self, nodes=nodes, rows=rows, edges=edges)
 
     def joined(self, other: Capacities) -> Capacities:
@@ -132,8 +132,9 @@ def _larger(counts: Mapping[Type, int], others: Mapping[Type, int]) -> dict[Type
     return {t: max(counts.get(t, 0), others.get(t, 0)) for t in {**counts, **others}}
 
 
-def _doubled(counts: Mapping[Type, int], most: Mapping[Type, int]) -> dict[Type, int]:
-    return {t: min(2 * count + _LEAST, most.get(t, 2 * count + _LEAST)) for t, count in counts.items()}
+def _doubled(counts: Mapping[Type, int], limits: Mapping[Type, int]) -> dict[Type, int]:
+    larger = {t: 2 * count + _ADDED_ROOM for t, count in counts.items()}
+    return {t: min(count, limits.get(t, count)) for t, count in larger.items()}
 
 
 def _by_name(counts: Mapping[EdgeType, int]) -> dict[str, int]:

@@ -251,23 +251,45 @@ def exact_sample(batch: DeviceBatch, counts: Counts, seeds: Seeds) -> Sample:
     return Sample(nodes, tuple(reversed(blocks)), seed_index, trees=trees)
 
 
-def drawn_alone(plan: BatchPlan, seeds: Seeds, key: DrawKey, excluded: Excluded) -> Sample:
+def drawn_with_larger_buffers(plan: BatchPlan, seeds: Seeds, key: DrawKey, excluded: Excluded) -> Sample:
     """Draw a batch that exceeds the capacities of its plan, with room that is doubled until the batch fits.
 
     The batch is made in the current stream, which has the earlier batches of the plan, or comes after them.
-    The host waits for its counts.
+    The host waits for its counts. Raises torch.OutOfMemoryError, with the remedy, if the card is too small.
     """
-    capacities = plan.capacities
+    capacities, tried = plan.capacities, None
     pairs = {t: ends.shape[1] for t, ends in excluded.items()}
-    while True:
-        larger = capacities.doubled(plan.most)
-        capacities = larger.holding({t: ids.numel() for t, ids in seeds.nodes.items()}, pairs)
-        batch = DeviceBatch(plan.resized(capacities))
-        batch.write(seeds, key, excluded)
-        batch.launch()
-        counts = counts_of(batch.cells.values)
-        if counts.overflowed != batch.stamp:
-            return exact_sample(batch, counts, seeds)
+    counts = {t: ids.numel() for t, ids in seeds.nodes.items()}
+    while (capacities := capacities.doubled(plan.limits).holding(counts, pairs)) != tried:
+        problem = ""
+        try:
+            sample = _drawn_if_it_fits(plan.resized(capacities), seeds, key, excluded)
+        except torch.OutOfMemoryError as error:  # not kept: it holds what was allocated so far
+            sample, problem = None, str(error).partition("\n")[0]
+        if problem:
+            raise torch.OutOfMemoryError(
+                f"a batch of {seeds.count:,} seeds exceeds the measured buffers, and larger ones could not "
+                f"be allocated: {problem}. Use smaller batches or fewer neighbors, or let the CPU sample: "
+                'topology="host"'
+            )
+        if sample is not None:
+            return sample
+        tried = capacities
+    raise RuntimeError(
+        f"a batch of {seeds.count:,} seeds exceeds buffers for all nodes and edges of the graph, which is a "
+        'bug of khop: please report it, and let the CPU sample: topology="host"'
+    )
+
+
+def _drawn_if_it_fits(plan: BatchPlan, seeds: Seeds, key: DrawKey, excluded: Excluded) -> Sample | None:
+    """Return a copy of a batch in new buffers; None if it exceeds them."""
+    batch = DeviceBatch(plan)
+    batch.write(seeds, key, excluded)
+    batch.launch()
+    counts = counts_of(batch.cells.values)
+    if counts.overflowed == batch.stamp:
+        return None
+    return exact_sample(batch, counts, seeds).map(torch.clone)
 
 
 def padded_sample(batch: DeviceBatch) -> PaddedSample:

@@ -13,7 +13,7 @@ from khop.draw import DrawKey
 from khop.graph.rule import reads_times
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.capacities import Capacities, Type, room
-from khop.sampling.on_device.device_batch import DeviceBatch, drawn_alone, exact_sample
+from khop.sampling.on_device.device_batch import DeviceBatch, drawn_with_larger_buffers, exact_sample
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.sampler import NeighborSampler, Sampler, check_seeds, check_times
 from khop.sampling.seeds import Seeds
@@ -55,7 +55,9 @@ class DeviceSampler:
             if counts.overflowed != self._batch.stamp:
                 return replace(exact_sample(self._batch, counts, planted.seeds), links=links)
         self.overflows += 1
-        return replace(drawn_alone(self.plan, planted.seeds, key, planted.excluded), links=links)
+        return replace(
+            drawn_with_larger_buffers(self.plan, planted.seeds, key, planted.excluded), links=links
+        )
 
     def _moved(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.plan.device)
