@@ -5,9 +5,8 @@ A layer's products on a device have the values and gradients of torch's own oper
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -15,13 +14,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from khop.kernels.activations import dropout, relu_
 from khop.kernels.linear import (
     TILE,
-    LowWeights,
+    AutocastWeights,
     aligned,
     grouped_linear,
     grouped_linear_reference,
@@ -31,6 +28,7 @@ from khop.kernels.linear import (
 from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from support.linear_sums import BLOCK, numbers, operands_of, summed
+from support.lowered import Lowered
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
 
@@ -403,23 +401,6 @@ def test_rows_are_converted_and_padded_at_once(dtype: torch.dtype, shape: tuple[
     assert (found.data_ptr() == rows.data_ptr()) is (is_whole and dtype == rows.dtype) or not rows.numel()
 
 
-class Lowered(TorchDispatchMode):
-    """Counts conversions of float32 matrices with 17 rows, as the weights of the test have, to bfloat16."""
-
-    count = 0
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> object:
-        if func is torch.ops.aten._to_copy.default and kwargs == {"dtype": torch.bfloat16}:
-            self.count += args[0].dtype == torch.float32 and args[0].dim() == 2 and args[0].shape[0] == 17
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.core(1)
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_kept_copies_of_weights_have_the_bits_of_autocast(has_bias: bool) -> None:
@@ -435,12 +416,12 @@ def test_kept_copies_of_weights_have_the_bits_of_autocast(has_bias: bool) -> Non
             out = linear_sum([x, x], weights, bias, activation="relu")
         return [out.detach(), *torch.autograd.grad(out, operands, gradient)]
 
-    kept = LowWeights()
+    kept = AutocastWeights()
     with by_triton():
         for number in range(2):
             expected = step()
             kept.update()
-            with kept.used(), Lowered() as lowered:
+            with kept.used(), Lowered(weights) as lowered:
                 found = step()
             assert lowered.count == (2 if number == 0 else 0)
             assert [tensor.dtype for tensor in found] == [torch.bfloat16, *[torch.float32] * len(operands)]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from khop import DrawKey, Graph, NeighborSampler, Seeds
 from khop.graph.features.table import FeatureTable
-from khop.kernels.linear import LowWeights
+from khop.kernels.linear import AutocastWeights
 from khop.loading.columns import ColumnChoice
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.streams import Event, Stream
@@ -20,6 +20,7 @@ from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.training.recorded_steps import CapturedSteps
 from khop.training.settings import Precision
 from khop.training.tasks import NodeClassification
+from support.lowered import Lowered
 from support.recorders import NoStreams, Passed, recorder, streams
 from support.small_graphs import SmallGraph, one_type, shop
 from support.triton_rows import DEVICE
@@ -108,25 +109,29 @@ def test_losses_and_gradients_are_those_of_ordinary_steps(kind: str, slots: int)
 
 @pytest.mark.long
 def test_copies_of_weights_do_not_change_a_bit_of_bfloat16_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps, the second one after an update; the copies are converted together, once in a step."""
+    """Two steps, the second one after an update. Weights are converted once, and then copied together."""
     small = one_type(torch.float32)
     given = inputs(small, "node", [6, 6])
 
-    def steps() -> list[Tensor]:
+    def steps() -> tuple[list[Tensor], int, int]:
+        """Losses and gradients, conversions of single weights of graph layers, and their number."""
         torch.manual_seed(0)
         model = SAGE.for_graph(Graph(small.store, small.features), 8, 2)
+        weights = [layer for layer in model.parameters() if layer.dim() == 2 and layer.shape[0] == 8]
         found = []
-        with by_triton():
+        with by_triton(), Lowered(weights) as lowered:
             captured = prepared(small, "node", model, given, precision="bfloat16")
             for loss in captured.losses(given):
                 found += [loss.clone(), *(gradient.clone() for gradient in captured.gradients)]
                 with torch.no_grad():
                     torch._foreach_sub_(list(model.parameters()), captured.gradients)
-        return found
+        return found, lowered.count, len(weights)
 
-    with_copies = steps()
-    monkeypatch.setattr(LowWeights, "used", lambda weights: nullcontext())
-    without = steps()
+    with_copies, converted, of_model = steps()
+    assert converted == of_model
+    monkeypatch.setattr(AutocastWeights, "used", lambda weights: nullcontext())
+    without, converted, _ = steps()
+    assert converted > of_model
     for ours, theirs in zip(with_copies, without, strict=True):
         assert torch.equal(ours, theirs)
 

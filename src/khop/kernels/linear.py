@@ -22,7 +22,7 @@ from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from khop.kernels.memory import LOAD_BYTES
 
 
-class LowWeights:
+class AutocastWeights:
     """Copies of the weights of linear layers in the dtype of autocast, kept between steps.
 
     A layer makes the copy of a weight when it first uses it; `update` brings all copies up to date at once.
@@ -40,24 +40,24 @@ class LowWeights:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Let linear layers use the copies while the block runs."""
-        token = _low_weights.set(self)
+        token = _autocast_weights.set(self)
         try:
             yield
         finally:
-            _low_weights.reset(token)
+            _autocast_weights.reset(token)
 
     def of(self, weight: nn.Parameter, dtype: torch.dtype) -> Tensor:
         """Return the copy of a weight, differentiable with respect to the weight."""
         if weight not in self._copies:
             self._copies[weight] = weight.detach().to(dtype)
-        low: Tensor = _apply_low(weight, self._copies[weight])
-        return low
+        cast: Tensor = _apply_cast(weight, self._copies[weight])
+        return cast
 
 
-_low_weights: ContextVar[LowWeights | None] = ContextVar("low weights", default=None)
+_autocast_weights: ContextVar[AutocastWeights | None] = ContextVar("autocast weights", default=None)
 
 
-class _Low(torch.autograd.Function):
+class _CastWeight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, weight: Tensor, copy: Tensor) -> Tensor:
         return copy.view_as(copy)
@@ -68,12 +68,12 @@ class _Low(torch.autograd.Function):
         return gradient.float(), None
 
 
-_apply_low: Callable[[Tensor, Tensor], Tensor] = _Low.apply  # torch has no types for it
+_apply_cast: Callable[[Tensor, Tensor], Tensor] = _CastWeight.apply  # torch has no types for it
 
 
-def _low(weight: Tensor) -> Tensor:
+def _cast_weight(weight: Tensor) -> Tensor:
     """Return the kept copy of a weight if autocast would lower it, else the weight itself."""
-    kept, kind = _low_weights.get(), weight.device.type
+    kept, kind = _autocast_weights.get(), weight.device.type
     if kept is None or not isinstance(weight, nn.Parameter) or weight.dtype != torch.float32:
         return weight
     return kept.of(weight, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
@@ -183,7 +183,7 @@ def linear_sum(
 
     At least one input or an addend.
     """
-    weights = [_low(weight) for weight in weights]
+    weights = [_cast_weight(weight) for weight in weights]
     dtype = _block_dtype([*inputs, *weights], addend)
     blocks = None if dtype is None else CHOICES.blocks(dtype)
     if bias is not None and addend is None and inputs and engine(bias.device) is Engine.TRITON:

@@ -20,7 +20,7 @@ from khop.batch import Batch
 from khop.distributed.processes.group import Group
 from khop.errors import Unsupported
 from khop.kernels.activations import dropout_key
-from khop.kernels.linear import LowWeights
+from khop.kernels.linear import AutocastWeights
 from khop.kernels.philox import signed
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.device_source import StaticBatches, StaticLoop
@@ -75,7 +75,7 @@ class CapturedSteps:
         self.traffic: Mapping[str, float] = {}  # of the last step's batch: rows in cached columns
         self._model, self._task, self._slots, self._streams = model, task, slots, streams
         self._precision, self._wait = precision, wait
-        self._low_weights = LowWeights()
+        self._autocast_weights = AutocastWeights()
         self._sampling = streams.side() if sampling is None else sampling
         self.gradients: list[Tensor] = []  # of the parameters, in the order of the model
         for parameter in model.parameters():
@@ -149,16 +149,16 @@ class CapturedSteps:
 
     def _compute(self, batch: Batch, weights: Tensor, key: Tensor) -> None:
         torch._foreach_zero_(self.gradients)
-        self._low_weights.update()  # the optimizer has changed the weights
+        self._autocast_weights.update()  # the optimizer has changed the weights
         with products(self._precision):
-            with self._autocast(), self._low_weights.used(), dropout_key(key):
+            with self._autocast(), self._autocast_weights.used(), dropout_key(key):
                 losses = self._task.losses(self._model(in_dtype_of(self._model, batch)), batch)
             loss = (losses * weights.to(losses.dtype)).sum()
             torch.autograd.backward(loss)
         self._loss.copy_(loss.detach())
 
     def _autocast(self) -> AbstractContextManager[object]:
-        # Without autocast's weight cache, which would keep memory of a recording in use: see LowWeights.
+        # Without autocast's weight cache, which would keep memory of a recording in use: see AutocastWeights.
         enabled = self._precision == "bfloat16"
         kind = self._streams.device.type
         return torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
