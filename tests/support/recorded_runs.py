@@ -66,10 +66,10 @@ def too_small(*, is_kept: bool = False) -> Iterator[None]:
         one = replace(found, nodes=(seeds,) * len(found.nodes), rows=(seeds,) * len(found.rows))
         return found if more else one
 
-    most = 1000 if is_kept else recorded_steps.MOST_OVERFLOWS
+    most = 1000 if is_kept else recorded_steps.OVERFLOWS_TO_ENLARGE
     with (
         patch.object(DeviceSource, "measured", only_seeds),
-        patch.object(recorded_steps, "MOST_OVERFLOWS", most),
+        patch.object(recorded_steps, "OVERFLOWS_TO_ENLARGE", most),
     ):
         yield
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,10 +18,11 @@ from torch import Tensor, nn
 
 import khop
 from khop.graph.features.table import FeatureTable
-from khop.loading.device.batch_slot import StepInput
+from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.local_source import LocalSource
 from khop.models.node_embedding import NodeEmbedding
-from khop.training.recorded_steps import CapturedSteps, Exceeded, RecordedSteps, why_not_recorded
+from khop.training.chosen_steps import why_not_recorded
+from khop.training.recorded_steps import CapturedSteps, Exceeded, RecordedSteps
 from khop.training.step_clock import STAGES, Unwatched
 from khop.training.trainer import Trainer
 from support.covered import covered
@@ -101,6 +105,56 @@ def test_shapes_that_batches_exceed_are_enlarged(tmp_path: Path, is_kept: bool) 
     assert isinstance(run.observer, Lines)
     line = "2 of the last 100 batches exceeded the recorded shapes: the steps are recorded anew with larger"
     assert [text.startswith(line) for text in run.observer.lines] == [True] * (not is_kept)
+    assert_close(recorded, wanted, run.out, on_cpu.out)
+
+
+@contextmanager
+def failing(where: str) -> Iterator[None]:
+    """Let the memory for a second batch in larger shapes, or the recording of their steps, fail."""
+    made, of_slot, slots = BatchSlot.__init__, CapturedSteps._of_slot, list[BatchSlot]()
+
+    def is_larger(slot: BatchSlot) -> bool:
+        return slot._plan.capacities.nodes[-1]["node"] > slots[0]._plan.capacities.nodes[-1]["node"]
+
+    def allocate(slot: BatchSlot, *arguments: object) -> None:
+        made(slot, *arguments)  # type: ignore[arg-type]
+        slots.append(slot)
+        if where == "memory" and is_larger(slot) and is_larger(slots[-2]):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nand more")
+
+    def compute(steps: CapturedSteps, slot: BatchSlot) -> None:
+        if where == "capture" and is_larger(slot):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        of_slot(steps, slot)
+
+    with patch.object(BatchSlot, "__init__", allocate), patch.object(CapturedSteps, "_of_slot", compute):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("memory", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+        pytest.param("capture", "operation not permitted when stream is", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_keeps_its_shapes_if_larger_ones_cannot_be_recorded(
+    tmp_path: Path, where: str, problem: str
+) -> None:
+    run = RecordedRun(tmp_path / "recorded", observer=Lines())
+    on_cpu = replace(run, out=tmp_path / "cpu", observer=Lines())
+    wanted = fitted_on_cpu(on_cpu)
+    with too_small(), failing(where):
+        recorded = fitted(run)
+    assert isinstance(recorded._steps, RecordedSteps)
+    assert [record["overflows"] for record in recorded._output.records] == [4, 4]
+    assert recorded.state.shapes["since"] == 105  # before step 5, it failed for the next 100
+    assert recorded.state.shapes["nodes"][0] == recorded.state.shapes["nodes"][-1]
+    assert isinstance(run.observer, Lines)
+    (line,) = run.observer.lines
+    assert line.startswith("2 of the last 100 batches exceeded the recorded shapes, and larger steps could")
+    assert f"not be recorded: {problem}" in line
+    assert "and more" not in line
     assert_close(recorded, wanted, run.out, on_cpu.out)
 
 
@@ -281,43 +335,126 @@ def test_other_models_may_be_recorded() -> None:
     assert why_not_recorded(model_with(nn.Embedding(3, 2))) is None
 
 
+def _train(run: RecordedRun, rank: int, *, resumes: bool = False) -> None:
+    """Train as one of several ranks, and write what to compare."""
+    trainer = run.trainer()
+    if resumes:
+        trainer.resume()
+    trainer.fit()
+    steps = trainer._steps
+    assert isinstance(steps, RecordedSteps)
+    (run.out / f"overflows-{rank}").write_text(str(steps.overflows))
+    (run.out / f"shapes-{rank}").write_text(json.dumps(steps.state()))
+    torch.save(weights(trainer), run.out / f"weights-{rank}.pt")
+
+
+def of_two_ranks(out: Path) -> tuple[list[int], dict[str, Any], list[Tensor]]:
+    """Overflows of both ranks, and their shapes and weights, which are equal."""
+    overflows = [int((out / f"overflows-{rank}").read_text()) for rank in range(2)]
+    shapes = [json.loads((out / f"shapes-{rank}").read_text()) for rank in range(2)]
+    assert shapes[0] == shapes[1]
+    first, second = (torch.load(out / f"weights-{rank}.pt") for rank in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    return overflows, shapes[0], first
+
+
+def assert_close_on_ranks(out: Path, found: list[Tensor], wanted: Trainer, wanted_out: Path) -> None:
+    assert losses(out) == pytest.approx(losses(wanted_out), abs=1e-9)
+    for a, b in zip(found, weights(wanted), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+CLIPPED = khop.OptimizerSettings(clip_norm=0.5)
+
+
 @covered
-def _train_on_rank(rank: int, device: str, out: Path, small_rank: int | None) -> None:
+def _train_on_rank(rank: int, device: str, out: Path, small_rank: int) -> None:
     """Train on ranks; the batches of `small_rank` all exceed their capacities."""
-    with as_device():
-        trainer = RecordedRun(out).with_(optimizer=khop.OptimizerSettings(clip_norm=0.5)).trainer()
-        make = CapturedSteps._issue
+    make = CapturedSteps._issue
 
-        def too_large(steps: CapturedSteps, number: int, given: StepInput) -> object:
-            return replace(make(steps, number, given), made=None)
+    def too_large(steps: CapturedSteps, number: int, given: StepInput) -> object:
+        return replace(make(steps, number, given), made=None)
 
-        with patch.object(CapturedSteps, "_issue", too_large if rank == small_rank else make):
-            trainer.fit()
-        steps = trainer._steps
-        assert isinstance(steps, RecordedSteps)
-        (out / f"overflows-{rank}").write_text(str(steps.overflows))
-        (out / f"shapes-{rank}").write_text(json.dumps(steps.state()))
-        torch.save(weights(trainer), out / f"weights-{rank}.pt")
+    with as_device(), patch.object(CapturedSteps, "_issue", too_large if rank == small_rank else make):
+        _train(RecordedRun(out).with_(optimizer=CLIPPED), rank)
 
 
 @pytest.mark.long
 def test_one_of_two_ranks_may_exceed_its_shapes_while_the_other_replays(
     tmp_path: Path, ranks: StartedRanks
 ) -> None:
-    alone = RecordedRun(tmp_path / "alone").with_(optimizer=khop.OptimizerSettings(clip_norm=0.5))
+    alone = RecordedRun(tmp_path / "alone").with_(optimizer=CLIPPED)
     wanted = fitted_on_cpu(alone)
     out = tmp_path / "two"
     out.mkdir()
     ranks.launch(_train_on_rank, 2, (out, 1))
-    assert int((out / "overflows-1").read_text()) == 8
-    assert (of_first := int((out / "overflows-0").read_text())) < 8
-    shapes = [json.loads((out / f"shapes-{rank}").read_text()) for rank in range(2)]
-    assert shapes[0] == shapes[1]
-    assert shapes[0]["since"] == 5  # both have enlarged their shapes, before the same step
+    (of_first, of_second), shapes, found = of_two_ranks(out)
+    assert of_second == 8
+    assert of_first < 8
+    assert shapes["since"] == 5  # both have enlarged their shapes, before the same step
     records = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     assert sum(record["overflows"] for record in records) == 8 + of_first
-    assert losses(out) == pytest.approx(losses(alone.out), abs=1e-9)
-    of_ranks = [torch.load(out / f"weights-{rank}.pt") for rank in range(2)]
-    for first, second, other in zip(*of_ranks, weights(wanted), strict=True):
-        assert torch.equal(first, second)
-        torch.testing.assert_close(first, other, rtol=0, atol=1e-9)
+    assert_close_on_ranks(out, found, wanted, alone.out)
+
+
+@covered
+def _train_with_little_memory(rank: int, device: str, out: Path, full_rank: int) -> None:
+    """Train on ranks; `full_rank` has no memory for larger shapes."""
+    with as_device(), too_small(), failing("memory" if rank == full_rank else "nowhere"):
+        _train(RecordedRun(out, observer=Written(out)).with_(optimizer=CLIPPED), rank)
+
+
+@dataclass
+class Written(Unwatched):
+    """An observer that writes warnings to a file."""
+
+    out: Path
+
+    def warned(self, sentence: str) -> None:
+        with (self.out / "warnings").open("a") as file:
+            file.write(f"{sentence}\n")
+
+
+@pytest.mark.long
+def test_all_ranks_keep_their_shapes_if_one_cannot_record_larger_ones(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    alone = RecordedRun(tmp_path / "alone").with_(optimizer=CLIPPED)
+    wanted = fitted_on_cpu(alone)
+    out = tmp_path / "two"
+    out.mkdir()
+    ranks.launch(_train_with_little_memory, 2, (out, 1))
+    overflows, shapes, found = of_two_ranks(out)
+    assert overflows == [8, 8]
+    assert shapes["since"] == 54  # before step 4, it failed for the next 50 steps
+    (line,) = (out / "warnings").read_text().splitlines()
+    assert "could not be recorded: CUDA out of memory. Tried to allocate 2.00 GiB." in line
+    assert_close_on_ranks(out, found, wanted, alone.out)
+
+
+@covered
+def _stop_and_resume(rank: int, device: str, out: Path, small_rank: int) -> None:
+    """Train a whole run, and one that is stopped after its first step; `small_rank` measures no neighbors."""
+    whole = RecordedRun(out / "whole", dropout=0.5)
+    stopped = replace(whole, out=out / "stopped", observer=Interrupting(0, 0))
+    with as_device(), too_small() if rank == small_rank else nullcontext():
+        _train(whole, rank)
+        with pytest.raises(KeyboardInterrupt):
+            stopped.trainer().fit()
+        _train(replace(stopped, observer=whole.observer), rank, resumes=True)
+
+
+@pytest.mark.long
+def test_ranks_have_equal_shapes_from_the_first_step_also_after_a_resume(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    ranks.launch(_stop_and_resume, 2, (tmp_path, 1))
+    overflows, shapes, wanted = of_two_ranks(tmp_path / "whole")
+    assert max(overflows) < 8
+    assert shapes["since"] == 0
+    resumed = of_two_ranks(tmp_path / "stopped")
+    assert resumed[1] == shapes
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
+    for a, b in zip(resumed[2], wanted, strict=True):
+        assert torch.equal(a, b)

@@ -27,7 +27,6 @@ from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
 from khop.loading.source import Position
 from khop.sampling.on_device.capacities import Capacities
-from khop.schema import EdgeType
 from khop.training.gradients import BucketAverage
 from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
@@ -164,20 +163,20 @@ class CapturedSteps:
         return torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
-MOST_OVERFLOWS, OF_BATCHES = 2, 100  # overflows among the last batches of all ranks that enlarge the shapes
+OVERFLOWS_TO_ENLARGE, OF_BATCHES = 2, 100  # shapes are enlarged after 2 overflows in 100 batches of all ranks
 
 
 @dataclass
 class Exceeded:
     """Steps with batches that exceeded the shapes: a pure function of the batches, also after a resume.
 
-    Steps are numbered through all epochs. Ranks know the overflows of a step some steps later, all of them
-    by `late` steps, so a decision at a step only counts those before.
+    Steps are numbered through all epochs. Every rank knows a step's overflows at most `late` steps later. A
+    decision before step n counts steps up to n - `late`.
     """
 
     late: int
     window: int  # steps
-    since: int = 0  # step of the current shapes
+    since: int = 0  # first step that counts: of the current shapes, or later if they could not be enlarged
     steps: list[int] = field(default_factory=list)  # one entry for each batch, in order
 
     def add(self, step: int, batches: int) -> None:
@@ -192,7 +191,7 @@ class Exceeded:
 
     def is_reason(self, at: int) -> bool:
         """Return True if the shapes must be enlarged before the step `at`."""
-        return len(self.counted(at)) >= MOST_OVERFLOWS
+        return len(self.counted(at)) >= OVERFLOWS_TO_ENLARGE
 
 
 class RecordedSteps:
@@ -201,7 +200,8 @@ class RecordedSteps:
     Batches are made ahead on a separate stream. A batch that exceeds the recorded shapes is made and computed
     operation by operation, in order. Averaging over ranks and clipping are not recorded, and are the same for
     both kinds of steps, so that one rank may exceed the shapes while others replay. After 2 such batches
-    among the last 100, all ranks enlarge the shapes before the same step, and record the steps anew.
+    among the last 100, all ranks enlarge the shapes before the same step, and record the steps anew. If that
+    fails on a rank, all ranks keep their shapes.
     `saved` is the state in a checkpoint; `say` gets a line on rank 0.
     """
 
@@ -230,14 +230,20 @@ class RecordedSteps:
         self._loss = torch.zeros((), dtype=torch.float64, device=room.streams.device)
         # A slot is filled again after the step that used it.
         self._device_loss = DeviceLoss(self._loss, room.streams, behind=slots)
+        self._recorded: tuple[CapturedSteps, BucketAverage] | None = None
         self._record()
 
     def _record(self) -> None:
         """Record the steps with the buffers of the batches."""
         room, wait = self._batches.room, partial(wait_for, group=self._group)
         launched = room.slots, room.streams, self._settings.precision, room.stream, wait
-        self._steps = CapturedSteps(self._model, self._task, *launched)
-        self._average = BucketAverage(self._group, self._steps.gradients)
+        steps = CapturedSteps(self._model, self._task, *launched)
+        self._recorded = steps, BucketAverage(self._group, steps.gradients)
+
+    @property
+    def _steps(self) -> CapturedSteps:
+        assert self._recorded is not None, "_record comes first"
+        return self._recorded[0]
 
     def epoch(self, epoch: int, clock: StepClock) -> Generator[ComputedStep]:
         """Yield the remaining steps of an epoch; see Steps."""
@@ -288,25 +294,50 @@ class RecordedSteps:
             yield from self._steps.losses(of_shapes())
 
     def _enlarge(self, at: int) -> None:
-        """Enlarge the shapes before a step, on all ranks alike, and record the steps anew. Collective."""
-        counted, room = self._exceeded.counted(at), self._batches.room
-        num_steps = self._batches.order.num_steps
+        """Enlarge the shapes before a step, on all ranks alike, and record the steps anew. Collective.
+
+        If a rank has too little memory for it, the shapes stay until the next epoch, and for `window` steps.
+        """
+        counted, num_steps = self._exceeded.counted(at), self._batches.order.num_steps
+        before, problem = self._batches.room.capacities, ""
         with self._group.exchanging("recording larger steps", *divmod(at, num_steps)):
             steps = dict.fromkeys(counted)
             own = self._batches.measured(Position(*divmod(step, num_steps)) for step in steps)
-            capacities = _of_all_ranks(own, self._group, room.sampler.neighbors.graph.schema.edge_types)
-            for stream in (room.streams.current(), room.stream):
-                wait_for(room.streams.record(stream), self._group)
-            del self._steps, self._average  # their memory is free for the larger buffers
-            self._batches = self._batches.resized(capacities)
-            self._record()
+            larger = _of_all_ranks(own, self._batches, self._group)
+            self._wait()
+            try:
+                self._resize(larger)
+            except RuntimeError as error:  # not kept: it holds what was allocated so far
+                problem = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+            problems = [text.decode() for text in self._group.gather_bytes(problem.encode()) if text]
+            if problems:
+                self._wait()
+                self._resize(before)
         self._exceeded.since = at
+        if problems:
+            self._exceeded.since = max(at + self._exceeded.window, (at // num_steps + 1) * num_steps)
         if self._group.rank == 0:
             last = self._exceeded.window * self._group.world_size
+            line = f"{len(counted)} of the last {last} batches exceeded the recorded shapes"
             self._say(
-                f"{len(counted)} of the last {last} batches exceeded the recorded shapes: the steps are "
-                "recorded anew with larger shapes"
+                f"{line}, and larger steps could not be recorded: {problems[0]}. Batches that exceed the "
+                "shapes are computed operation by operation, which is slower; use smaller batches or fewer "
+                "neighbors"
+                if problems
+                else f"{line}: the steps are recorded anew with larger shapes"
             )
+
+    def _resize(self, capacities: Capacities) -> None:
+        """Record the steps anew with buffers of these capacities. RuntimeError if that fails."""
+        self._recorded = None  # its memory is free for the new buffers
+        self._batches = self._batches.resized(capacities)
+        self._record()
+
+    def _wait(self) -> None:
+        """Wait for the work of the buffers."""
+        room = self._batches.room
+        for stream in (room.streams.current(), room.stream):
+            wait_for(room.streams.record(stream), self._group)
 
     def _inputs(self, loop: StaticLoop, epoch: int, noted: deque[StepInput]) -> Generator[StepInput]:
         """Yield the inputs of the steps with their dropout keys, and record them."""
@@ -318,7 +349,8 @@ class RecordedSteps:
 
     def _exchange(self, loss: Tensor, seeds: int) -> None:
         """Average the gradients over the ranks and clip them; keep the sum of this rank's losses."""
-        self._average.average()
+        assert self._recorded is not None, "it has computed the loss"
+        self._recorded[1].average()
         # A rank's loss is weighted by the number of ranks per seed of the step.
         torch.mul(loss, seeds / self._group.world_size, out=self._loss)
         limit = self._settings.optimizer.clip_norm
@@ -327,23 +359,11 @@ class RecordedSteps:
             clip_gradients(gradients, square_sum(gradients), limit)
 
 
-def _of_all_ranks(own: Capacities, group: Group, edge_types: Iterable[EdgeType]) -> Capacities:
+def _of_all_ranks(own: Capacities, batches: StaticBatches, group: Group) -> Capacities:
     """Return the room for the batches of all ranks. Collective."""
+    edge_types = batches.room.sampler.neighbors.graph.schema.edge_types
     found = map(json.loads, group.gather_bytes(json.dumps(own.state()).encode()))
     return reduce(Capacities.joined, [Capacities.from_state(state, edge_types) for state in found])
-
-
-def why_not_recorded(model: nn.Module) -> str | None:
-    """Return the reason why steps of a model cannot be recorded; None if none is known."""
-    for name, module in model.named_modules():
-        kind = f"{name or 'the model'} ({type(module).__name__})"
-        if getattr(module, "running_mean", None) is not None or isinstance(
-            module, nn.modules.batchnorm._BatchNorm
-        ):
-            return f"{kind} computes statistics over the rows of a batch, and recorded batches are padded"
-        if getattr(module, "sparse", False) is True or hasattr(module, "take_gradients"):
-            return f"{kind} has sparse gradients, whose number of rows changes"
-    return None
 
 
 def recorded_steps(
@@ -355,11 +375,15 @@ def recorded_steps(
     saved: Mapping[str, object],
     say: Callable[[str], None],
 ) -> RecordedSteps:
-    """Record the steps of a model; Unsupported, with the reason, if that fails on this rank."""
-    reason = why_not_recorded(model)
-    if reason is not None:
-        raise Unsupported(reason)
+    """Record the steps of a model, with shapes for the batches of all ranks. Collective.
+
+    Unsupported, with the reason, if that fails on this rank.
+    """
+    own = batches.room.capacities
+    # Equal on all ranks, because a checkpoint has the capacities of rank 0.
+    capacities = _of_all_ranks(own, batches, group)
     try:
+        batches = batches if capacities == own else batches.resized(capacities)
         return RecordedSteps(model, task, batches, settings, group, saved, say)
     except torch.OutOfMemoryError:
         raise

@@ -87,9 +87,8 @@ class StaticBatches:
         room = self.room
         if self.check is not None:
             self.check.join()
-        number = len(room.slots)
         room.slots.clear()
-        return replace(self, room=room.source.static(number, room.deferred, capacities))
+        return replace(self, room=room.source.static(room.deferred, capacities))
 
     def epoch(self, epoch: int) -> StaticLoop:
         """Begin the loop over an epoch; after `load_state_dict`, over the remaining batches."""
@@ -165,6 +164,7 @@ def saved_capacities(
 
 
 WarmUp = Callable[[], Sequence[tuple[Seeds, DrawKey]]]
+STATIC_SLOTS = 2  # batches with static shapes: one is made while the step computes with the other
 _AHEAD = 1  # batches whose kernels are started before the host waits for the one before them
 
 
@@ -236,10 +236,8 @@ class DeviceSource:
         limits = replace(in_flight, threads=1, prefetch=in_flight.prefetch - ahead)
         return ordered_map(made, range(len(requests)), limits, num_bytes)
 
-    def static(
-        self, number: int, deferred: DeferredColumns, capacities: Capacities | None = None
-    ) -> StaticRoom:
-        """Return buffers of `number` batches with static shapes, by default of the measured capacities.
+    def static(self, deferred: DeferredColumns, capacities: Capacities | None = None) -> StaticRoom:
+        """Return buffers of a few batches with static shapes, by default of the measured capacities.
 
         Batches have `deferred` columns by id.
 
@@ -262,7 +260,8 @@ class DeviceSource:
             links = self._sampler.planted(self._warm_up()[0][0]).links
             with self._streams.issuing(self._stream):
                 slots = [
-                    BatchSlot(plan, features, chosen, record, copies, links, deferred) for _ in range(number)
+                    BatchSlot(plan, features, chosen, record, copies, links, deferred)
+                    for _ in range(STATIC_SLOTS)
                 ]
         return StaticRoom(self, deferred, self._sampler, slots, self._streams, self._stream, plan.capacities)
 

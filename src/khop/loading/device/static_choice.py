@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from khop.loading.device.batch_check import BatchCheck
     from khop.loading.device.device_source import DeviceSource, StaticBatches
 
-SLOTS = 2  # batches in memory: one is made while the step computes with the other
-
 
 def why_no_batches(device: torch.device, *, every: bool = False) -> str | None:
     """Return the reason why kernels must not make batches on a GPU of this process; None: they may.
@@ -70,6 +68,6 @@ def static_batches_of(
         )
     module = import_module("khop.loading.device.device_source")  # imports Triton
     capacities = module.saved_capacities(saved, order.world_size, schema.edge_types)
-    room = source.static(SLOTS, deferred, capacities)
+    room = source.static(deferred, capacities)
     batches: StaticBatches = module.StaticBatches(room, order, progress, check)
     return batches
