@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -147,6 +149,33 @@ def test_a_sampler_without_kernels_is_left_to_the_cpu(folder: Path) -> None:
         batch(graph.on(topology="device"))
 
 
+def test_a_warning_about_the_cpu_names_the_line_that_made_the_loader(folder: Path) -> None:
+    graph = khop.open_graph(folder).on("cuda", columns={"x": "disk"})
+    sampler = khop.ShadowSampler(graph, [3, 2], layers=2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loader = khop.Loader(sampler, {"user": torch.arange(20)}, 5, columns=["x"])
+        loader.cache_features("3kB", "counts")
+    assert [warning.filename for warning in said] == [__file__]  # a cache does not repeat it
+
+
+def test_a_cache_of_rows_on_disk_keeps_the_kernels_of_a_loader(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = khop.open_graph(folder)
+    cached = loader(graph.on("cuda", topology="device", columns={"x": "disk"}))
+    before = cached._on_device
+    assert before is not None
+    monkeypatch.delattr("khop.sampling.on_device.batch_plan.BatchPlan.__init__")  # tables are not allocated
+    monkeypatch.delattr("khop.loading.device.device_source.measured_capacities")  # nor batches measured
+    cached.cache_features("3kB", "visits")
+    assert cached._batches.source is cached._on_device is not before
+    assert bits(cached.batch(0, 1)) == bits(loader(graph).batch(0, 1))
+    features = cached._on_device._host.features
+    assert isinstance(features, DiskTable)
+    assert features.cache is not None
+
+
 def test_a_placed_graph_pickles_as_the_graph_and_the_request(folder: Path) -> None:
     placed = khop.open_graph(folder).on("cuda", columns={"x": "pinned"}, cache={"x": "4kB"}, beside="1GB")
     content = pickle.dumps(placed)
@@ -168,7 +197,8 @@ def test_a_partitioned_graph_in_one_process_is_placed_like_any_other(folder: Pat
     assert batches(placed) == expected
     again = pickle.loads(pickle.dumps(placed))
     assert (again.placement, batches(again)) == (placed.placement, expected)
-    on_gpu = graph.on("cuda", topology="device", columns="device")
+    with patch("khop.api.open_graph.why_no_batches", side_effect=[None]):  # kernels are compared once
+        on_gpu = graph.on("cuda", topology="device", columns="device")
     assert bits(loader(on_gpu).batch(0, 1)) == expected[1]
     with pytest.raises(
         ValueError, match=r"cache of 'x': the CPU reads this column.*'x': \"pinned\"} as well"

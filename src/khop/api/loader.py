@@ -48,7 +48,6 @@ from khop.loading.device.device_caching import (
     visits_of,
 )
 from khop.loading.device.device_placement import Check, byte_size
-from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.device.static_choice import static_batches_of
 from khop.loading.device.streams import Streams, streams_of
 from khop.loading.device.transfer import Transfer, device_of
@@ -104,40 +103,71 @@ def local_source(
     return LocalSource(sampler, features, of_host, device, cached, transfer, columns)
 
 
-def device_source(
-    graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None
-) -> DeviceSource | None:
-    """Return the prepared source of batches sampled by GPU kernels; None if they are sampled on the CPU.
+@dataclass(frozen=True)
+class _Draws:
+    """Kernels that make the batches of a loader, or in lanes their samples; or the reason for the CPU."""
 
-    If khop placed the edges on the GPU by default, and kernels do not support the sampler, sampling falls
-    back to the CPU, with a warning.
-    """
-    stores = graph.stores
-    if stores is None or stores.edges is None or streams is None:
-        return None
-    try:
-        sampled = Graph.of(local.sampler.graph)
-        if sampled.topology is not graph.topology:
-            raise ValueError("the sampler's graph has other edges; place it, too, with Graph.on")
-        if not order.seeds.is_for_kernels:
-            raise ValueError(
-                f'{type(order.seeds).__name__}: these seeds are sampled on the CPU; set topology="host"'
-            )
-        # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
-        module = import_module("khop.loading.device.device_source")
-        source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
-        source.prepare()
-    except ValueError as error:
-        _sample_on_cpu(stores, error)
-        return None
-    return source
+    source: DeviceSource | None = None  # prepared; None: the CPU samples
+    reason: ValueError | None = None  # why it does, although the edges are on a GPU
+
+    @classmethod
+    def of(cls, graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> _Draws:
+        """Return the kernels for a loader on a graph with or without lanes. Collective with lanes."""
+        if graph.lanes is None:
+            return cls._by_kernels(graph, local, order, streams)
+        return cls._in_lanes(graph, graph.lanes, local, order, streams)
+
+    @classmethod
+    def _by_kernels(
+        cls, graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None
+    ) -> _Draws:
+        stores = graph.stores
+        if stores is None or stores.edges is None or streams is None:
+            return cls()
+        try:
+            sampled = Graph.of(local.sampler.graph)
+            if sampled.topology is not graph.topology:
+                raise ValueError("the sampler's graph has other edges; place it, too, with Graph.on")
+            if not order.seeds.is_for_kernels:
+                raise ValueError(
+                    f'{type(order.seeds).__name__}: these seeds are sampled on the CPU; set topology="host"'
+                )
+            # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
+            module = import_module("khop.loading.device.device_source")
+            source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
+            source.prepare()
+        except ValueError as error:
+            return cls(reason=error)
+        return cls(source)
+
+    @classmethod
+    def _in_lanes(
+        cls, graph: Graph, lanes: Lanes, local: LocalSource, order: SeedOrder, streams: Streams | None
+    ) -> _Draws:
+        """Return the kernels that sample; on no rank if one of them samples on the CPU.
+
+        Collective if GPUs exchange columns.
+        """
+        choice = exchanged_columns(graph, local.columns)
+        if streams is None or choice.is_empty:
+            return cls()
+        found, stores, on_host = cls(), graph.stores, without(local.columns, choice)
+        if stores is None or stores.edges is None or order.seeds.is_collective:
+            pass
+        elif on_host.is_empty:
+            samples = replace(local, features=None, columns=ColumnChoice(), on_device=None, transform=None)
+            found = cls._by_kernels(graph, samples, order, streams)
+        else:
+            of_types = (on_host.of_nodes, on_host.of_edges, on_host.of_seeds)
+            names = sorted({name for of in of_types for of_type in of.values() for name in of_type})
+            found = cls(reason=ValueError(f"the CPU gathers the columns {names} of each batch"))
+        has_source = torch.tensor([found.source is not None])
+        if not all(map(bool, sent_to_all(lanes.peers, has_source, _CHOOSING))):
+            found = replace(found, source=None)
+        return found
 
 
-def _sample_on_cpu(stores: PlacedStores, reason: ValueError) -> None:
-    """Warn that the CPU samples; raise the reason if the topology was requested on the GPU."""
-    if stores.plan.request.topology is not None:
-        raise reason
-    warnings.warn(f"batches are sampled on the CPU, not on the GPU: {reason}", stacklevel=5)
+_CHOOSING = Message("choosing where to sample", "id")
 
 
 def batch_check(
@@ -183,33 +213,6 @@ def source_by_cpu(
     if rows is None or streams is None or choice.is_empty:
         return lane_source
     return DeviceLaneSource(lane_source, choice, rows, streams, partial(_warm_up, order), draws)
-
-
-_CHOOSING = Message("choosing where to sample", "id")
-
-
-def _draws_in_lanes(
-    graph: Graph, lanes: Lanes, local: LocalSource, order: SeedOrder, streams: Streams | None
-) -> DeviceSource | None:
-    """Return the source of samples made by kernels; None on all ranks if one of them samples on the CPU.
-
-    Collective if GPUs exchange columns.
-    """
-    choice = exchanged_columns(graph, local.columns)
-    if streams is None or choice.is_empty:
-        return None
-    samples = replace(local, features=None, columns=ColumnChoice(), on_device=None, transform=None)
-    stores, on_host = graph.stores, without(local.columns, choice)
-    found = None
-    if stores is not None and stores.edges is not None and not order.seeds.is_collective:
-        if on_host.is_empty:
-            found = device_source(graph, samples, order, streams)
-        else:
-            of_types = (on_host.of_nodes, on_host.of_edges, on_host.of_seeds)
-            names = sorted({name for of in of_types for of_type in of.values() for name in of_type})
-            _sample_on_cpu(stores, ValueError(f"the CPU gathers the columns {names} of each batch"))
-    has_source = torch.tensor([found is not None])
-    return found if all(map(bool, sent_to_all(lanes.peers, has_source, _CHOOSING))) else None
 
 
 def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
@@ -279,7 +282,8 @@ class Loader:
             uses one.
         prefetch: Maximum number of batches in flight, default 4.
         prefetch_bytes: Limit on finished batches, in bytes or as a string such as "1GB"; at the limit, no
-            new batch is started. Default 1 GiB. Has no effect if the graph is partitioned across ranks.
+            new batch is started. Default 1 GiB. Has no effect if the graph is partitioned across ranks,
+            unless GPUs sample.
         seed_assignment: Assignment of the seeds of a step to ranks in a graph that is partitioned across
             ranks: "owner" (default), to the rank that stores the seed, as far as shares stay equal, or
             "position", by position in the step.
@@ -346,9 +350,9 @@ class Loader:
         )
         self._seed_times = seed_times if isinstance(seed_times, str) else None
         self._transform = None if transform is None else BatchTransform(transform)
-        source, late = self._source_of(
-            local_source(graph, sampler, ahead, self._order, self._device, self._streams)
-        )
+        local = local_source(graph, sampler, ahead, self._order, self._device, self._streams)
+        self._on_device = self._drawn_on_device(local)
+        source, late = self._source_of(local)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size), self._device.type)
         self._progress = LoopProgress(self._order)
@@ -370,19 +374,29 @@ class Loader:
 
         Batches that are complete in host memory are transformed by the source, on its threads.
         """
-        graph, transform, order, streams = self._graph, self._transform, self._order, self._streams
-        if graph.lanes is None:
-            draws = device_source(graph, local, order, streams)
-        else:
-            draws = _draws_in_lanes(graph, graph.lanes, local, order, streams)
+        graph, transform = self._graph, self._transform
         on_gpu = (graph.stores, graph.rank_rows, local.on_device)
         is_late = bool(self._deferred.tables) or any(part is not None for part in on_gpu)
-        local = replace(local, transform=None if is_late else transform)
-        source: BatchSource | None = draws if graph.lanes is None else None
-        source = source or source_by_cpu(graph, local, draws, order, streams)
+        self._local = local = replace(local, transform=None if is_late else transform)
+        source: BatchSource | None = self._on_device if graph.lanes is None else None
+        if source is None:
+            source = source_by_cpu(graph, local, self._on_device, self._order, self._streams)
         source.prepare()
-        self._local, self._on_device = local, draws
         return source, transform if is_late else None
+
+    def _drawn_on_device(self, local: LocalSource) -> DeviceSource | None:
+        """Return the kernels that draw; None if the CPU draws.
+
+        If khop placed the edges on the GPU by default, and kernels do not support the sampler, sampling falls
+        back to the CPU, with a warning. If the place was requested, that is a ValueError.
+        """
+        draws = _Draws.of(self._graph, local, self._order, self._streams)
+        if draws.reason is not None:
+            assert self._graph.stores is not None, "it has the edges"
+            if self._graph.stores.plan.request.topology is not None:
+                raise draws.reason
+            warnings.warn(f"batches are sampled on the CPU, not on the GPU: {draws.reason}", stacklevel=3)
+        return draws.source
 
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
@@ -416,6 +430,8 @@ class Loader:
                 stacklevel=2,
             )
         if cached is not self._local:
+            if self._on_device is not None and self._graph.lanes is None:
+                self._on_device = self._on_device.over(cached)
             source, late = self._source_of(cached)
             self._batches = replace(self._batches, source=source, transform=late)
 

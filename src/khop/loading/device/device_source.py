@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -208,6 +209,12 @@ class DeviceSource:
         self._idle: deque[_Slot] = deque()
         self._lock = Lock()
         self.overflows = 0  # batches that exceeded the slots
+
+    def over(self, host: LocalSource) -> DeviceSource:
+        """Return this source with other feature stores on the host. Use only one of the two."""
+        other = copy(self)
+        other._host = host
+        return other
 
     def prepare(self) -> None:
         """Measure on a few batches of the CPU how large slots have to be, and allocate the tables."""
