@@ -7,13 +7,15 @@ A choice of columns is divided between devices and the CPU, and joined in its or
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
+import khop
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.peers import Peers
 from khop.distributed.exchange.row_wire import FixedWire, RowGroup, Wire
@@ -39,10 +41,12 @@ from khop.graph.features.store import Rows
 from khop.graph.partitions.parts_folder import open_parts
 from khop.kernels.gather import GatheredColumn, gather_columns
 from khop.loading.columns import ColumnChoice
+from khop.loading.device.device_memory import MachineRanks
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
 from khop.loading.device.memory_plan import FreeMemory, WorkSizes
 from khop.schema import ColumnSpec
 from support.host_as_device import HostAsDevice
+from support.machine_threads import Threads
 
 X = torch.arange(40.0).view(10, 4).sin()
 SPECS = {"n": {"x": ColumnSpec("float32", (4,)), "y": ColumnSpec("int64", ())}}
@@ -105,10 +109,10 @@ def test_a_status_is_checked_before_it_is_used() -> None:
         SwapStatus.of(peers, marks, outside)
 
 
-def features_of(parts: Path) -> PartitionedFeatures:
-    """Columns of the second of three ranks; nothing is exchanged here."""
+def features_of(parts: Path, rank: int = 1) -> PartitionedFeatures:
+    """Columns of one of three ranks; nothing is exchanged here."""
     lanes = Lanes(Group(), 1)
-    return rank_features(open_parts(parts, [1]), {}, Group(1, 3), lanes, Wire.STORED)
+    return rank_features(open_parts(parts, [rank]), {}, Group(rank, 3), lanes, Wire.STORED)
 
 
 def placed(parts: Path, columns: dict[str, str], memory: HostAsDevice) -> object:
@@ -150,6 +154,45 @@ def test_rows_of_other_ranks_take_no_memory(typed_parts: Path) -> None:
     rows, _ = placed_rank_rows(features, DevicePlacement.of(columns="device"), HostAsDevice(), WorkSizes())
     wanted = Rows(torch.arange(len(features.local_rows("user"))), ("x",))
     assert rows.columns["user"]["x"].shape[0] == wanted.ids.numel() < 300
+
+
+@dataclass
+class OfOneHost(HostAsDevice):
+    """A device whose pinned memory is that of all ranks of a machine."""
+
+    ranks: list[HostAsDevice] = field(default_factory=list)
+
+    def free(self) -> FreeMemory:
+        pinned = sum(of_rank.taken[StorePlace.PINNED] for of_rank in self.ranks)
+        return replace(self.said, host_bytes=self.said.host_bytes - pinned)
+
+
+def test_ranks_that_cannot_share_edges_divide_the_memory_that_columns_have_left(typed_parts: Path) -> None:
+    request = DevicePlacement.of("cuda", columns="pinned")
+    edges = khop.open_graph(typed_parts).in_one_piece("a test")
+    of_both = [features_of(typed_parts, rank) for rank in range(2)]
+    first, second = (placed_rank_rows(of, request, HostAsDevice(), WorkSizes(), edges)[1] for of in of_both)
+    topology = first.plan.sizes.topology
+    rows = sum(stores.plan.pinned_bytes for stores in (first, second))
+    assert first.plan.topology is StorePlace.DEVICE
+
+    def places(copies: float) -> list[StorePlace]:
+        """The places of the edges if the host has memory for some copies of them, and the cards for none."""
+        said = FreeMemory((1 << 29) + topology - 1, (1 << 30) + rows + int(copies * topology))
+        ranks: list[HostAsDevice] = []
+        ranks += [OfOneHost(said=said, ranks=ranks) for _ in range(2)]
+
+        def place(machine: MachineRanks) -> StorePlace:
+            made = (of_both[machine.rank], request, ranks[machine.rank], WorkSizes(), edges, machine)
+            _, stores = placed_rank_rows(*made)
+            assert (stores.edges is None) == (stores.plan.topology is StorePlace.HOST)
+            return stores.plan.topology
+
+        with patch("khop.loading.device.placed_stores.shared_pins", lambda *_: None):
+            return Threads(2).run(place)  # type: ignore[return-value]
+
+    assert places(2.1) == [StorePlace.PINNED] * 2
+    assert places(1.9) == [StorePlace.HOST] * 2
 
 
 BUYS = ("user", "buys", "item")

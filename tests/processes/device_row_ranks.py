@@ -6,9 +6,9 @@ import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -425,6 +425,21 @@ def drawn_on_devices(path: str, placement: str, topology: str) -> dict[str, obje
     }
 
 
+def first_drawn_batches(path: str) -> dict[str, object]:
+    """Differences of two batches that kernels draw from those of the CPU, and the traffic of both."""
+    plain = khop.open_graph(path)
+    graph = plain.on("cuda", topology="device", columns="device", check="none")
+    loader = loader_of(graph)
+    with closing(loader.epoch(0)) as ours, closing(loader_of(plain).epoch(0)) as theirs:
+        both = list(islice(zip(ours, theirs, strict=True), 2))
+    return {
+        "wrong": [step for step, (a, b) in enumerate(both) if bits(a) != bits(b)],
+        "made": made_by(loader),
+        "traffic": [traffic_of(batch) for batch, _ in both],
+        "host": [traffic_of(batch) for _, batch in both],
+    }
+
+
 def first_batch(graph: khop.Graph, rule: khop.Uniform | khop.Weighted | khop.Temporal) -> object:
     users = torch.arange(0, 300, 9)
     times = 5000 + users if isinstance(rule, khop.Temporal) else None
@@ -446,12 +461,14 @@ def with_edge_columns(path: str) -> dict[str, object]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         loader = made(graph.on("cuda", topology="auto", columns="device"))
+        loader.cache_features(0, device_cache_bytes="2kB")  # does not warn again
     wrong = [bits(batch) for batch in loader.epoch(0)] != [bits(batch) for batch in made(graph).epoch(0)]
     return {
         "wrong": ["batches"] * wrong,
         "edges": loader._graph.stores is not None and loader._graph.stores.edges is not None,
         "source": made_by(loader),
         "said": [str(each.message) for each in said],
+        "where": [Path(each.filename).name for each in said],
     }
 
 
@@ -489,6 +506,6 @@ def few_draws(rank: int, device: torch.device, path: str, out: str) -> None:
     """Batches that kernels draw on two ranks, and batches that the CPU draws for its columns of edges."""
     triton_interpreter.correct()
     with host_as_gpu():
-        told = {"columns of edges": with_edge_columns(path)}
+        told = {"columns of edges": with_edge_columns(path), "drawn": first_drawn_batches(path)}
     this_group().barrier()
     Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))

@@ -6,6 +6,7 @@ Devices are the memory of the host, and gloo stands for NCCL.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import khop
 from processes.device_row_ranks import PARTS, draws, exchanges, few_draws, loaders
 from support.small_typed_folders import write_typed_graph
 from support.started_ranks import StartedRanks
+
+COUNTED = ("needed_rows", "remote_rows", "requested_rows", "requested_bytes")
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
@@ -85,13 +88,12 @@ def test_exchanges_and_gradients_have_one_order_on_all_ranks(loaded: list[dict[s
 
 
 @pytest.mark.long
-def test_traffic_counts_at_least_the_rows_of_messages_of_exact_sizes(loaded: list[dict[str, Any]]) -> None:
+def test_traffic_counts_the_rows_of_messages_of_exact_sizes(loaded: list[dict[str, Any]]) -> None:
     for of_rank in loaded:
         found = of_rank["features device"]
         assert found["repeats"] == 0  # all batches were measured
         for counted, host in zip(found["traffic"], found["host"], strict=True):
-            assert counted["needed_rows"] >= host["needed_rows"]
-            assert counted["requested_rows"] >= host["requested_rows"]
+            assert {name: counted[name] for name in COUNTED} == {name: host[name] for name in COUNTED}
             assert (counted["collectives"], host["collectives"]) == (2, 3)
         cached = found["cached"]
         assert sum(counted["device_cache_rows"] for counted in cached) > 0
@@ -121,45 +123,64 @@ def test_a_run_places_the_rows_of_its_columns(loaded: list[dict[str, Any]]) -> N
         assert "x device" in of_rank["run"]["placement"]
 
 
-@pytest.fixture(scope="module", params=[1, 2, pytest.param(4, marks=pytest.mark.long)])
+def drawn_by(procs: int, out: Path, ranks: StartedRanks) -> list[dict[str, Any]]:
+    """Batches of each rank that kernels draw."""
+    khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=4)
+    ranks.launch(draws, procs, (str(out / "parts"), str(out)))
+    found = [json.loads((out / f"{rank}.json").read_text()) for rank in range(procs)]
+    for of_rank in found:
+        for name, of_name in of_rank.items():
+            assert of_name["wrong"] == [], name
+        assert "topology device" in of_rank["features auto"]["placement"]
+    return found
+
+
+def sources(of_rank: dict[str, Any]) -> dict[str, str]:
+    """The sources of the batches of a rank, by placement and topology."""
+    return {name: found["made"] for name, found in of_rank.items() if "made" in found}
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
 def drawn(
     tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, request: pytest.FixtureRequest
 ) -> list[dict[str, Any]]:
-    """Batches of each rank that kernels draw."""
-    out, procs = tmp_path_factory.mktemp("draws"), request.param
-    khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=4)
-    ranks.launch(draws, procs, (str(out / "parts"), str(out)))
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(procs)]
+    """Batches that kernels draw on several ranks."""
+    return drawn_by(request.param, tmp_path_factory.mktemp("draws"), ranks)
+
+
+@pytest.mark.long
+def test_kernels_draw_the_batches_of_one_rank(tmp_path: Path, ranks: StartedRanks) -> None:
+    (found,) = drawn_by(1, tmp_path, ranks)
+    assert sources(found) == dict.fromkeys(
+        ("features device", "features auto", "whole pinned"), "DeviceSource"
+    )
 
 
 @pytest.mark.long
 def test_kernels_draw_where_each_rank_has_the_whole_topology(drawn: list[dict[str, Any]]) -> None:
-    for of_rank in drawn:
-        for name, found in of_rank.items():
-            assert found["wrong"] == [], name
-        made = {name: found["made"] for name, found in of_rank.items() if "made" in found}
-        over_ranks = "DeviceSource" if len(drawn) == 1 else "DeviceLaneSource, DeviceSource"
-        assert made == {
-            "features device": over_ranks,
-            "features auto": over_ranks,
-            "whole pinned": "DeviceSource",
-        }
-        assert "topology device" in of_rank["features auto"]["placement"]
+    over_ranks = dict.fromkeys(("features device", "features auto"), "DeviceLaneSource, DeviceSource")
+    assert [sources(of_rank) for of_rank in drawn] == [over_ranks | {"whole pinned": "DeviceSource"}] * len(
+        drawn
+    )
+
+
+def assert_counted(found: dict[str, Any]) -> None:
+    for counted, host in zip(found["traffic"], found["host"], strict=True):
+        assert (counted["collectives"], counted["repeated_exchanges"]) == (2, 0)
+        assert {name: counted[name] for name in COUNTED} == {name: host[name] for name in COUNTED}
 
 
 @pytest.mark.long
 def test_drawn_batches_count_what_they_exchange(drawn: list[dict[str, Any]]) -> None:
-    for found in (of_rank["features device"] for of_rank in drawn if len(drawn) > 1):
-        for counted, host in zip(found["traffic"], found["host"], strict=True):
-            assert (counted["collectives"], counted["repeated_exchanges"]) == (2, 0)
-            assert counted["remote_rows"] >= host["remote_rows"]
-    repeats = {of_rank["repeats"]["repeats"] for of_rank in drawn if len(drawn) > 1}
-    assert len(drawn) == 1 or (len(repeats) == 1 and repeats.pop() > 0)
+    for of_rank in drawn:
+        assert_counted(of_rank["features device"])
+    (repeats,) = {of_rank["repeats"]["repeats"] for of_rank in drawn}
+    assert repeats > 0
 
 
 @pytest.mark.long
 def test_the_cpu_draws_for_columns_that_it_gathers(drawn: list[dict[str, Any]]) -> None:
-    for others in (of_rank["others"] for of_rank in drawn if len(drawn) > 1):
+    for others in (of_rank["others"] for of_rank in drawn):
         assert others["mixed"] == "DeviceLaneSource, NoneType"
         assert len(others["said"]) == 1
         assert others["said"][0].endswith("the CPU gathers the columns ['age'] of each batch")
@@ -179,3 +200,10 @@ def test_batches_of_the_cpu_with_columns_of_edges_are_not_compared(few: list[dic
         assert (found["wrong"], found["edges"], found["source"]) == ([], True, "DeviceLaneSource, NoneType")
         assert len(found["said"]) == 1
         assert found["said"][0].endswith("the CPU gathers the columns ['weight'] of each batch")
+        assert found["where"] == ["device_row_ranks.py"]
+
+
+def test_kernels_draw_batches_of_two_ranks(few: list[dict[str, Any]]) -> None:
+    for found in (of_rank["drawn"] for of_rank in few):
+        assert (found["wrong"], found["made"]) == ([], "DeviceLaneSource, DeviceSource")
+        assert_counted(found)

@@ -102,8 +102,8 @@ def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsT
         )
     if has_topology and not any(place.is_read_by_gpu for place in request.columns.values()):
         raise ValueError(
-            f'{request.device}: topology "{request.topology}": GPUs that sample exchange the columns of a '
-            'partitioned graph, too; give columns "device" or "pinned" as well, or leave topology out'
+            f'{request.device}: topology "{request.topology}": on a partitioned graph, a GPU can only sample '
+            'if it also stores columns; give columns "device" or "pinned" as well, or leave topology out'
         )
     if not request.columns and memory is not None:
         return PlacedStores.none(request, work, memory.device), None, None
@@ -592,11 +592,11 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: st
 
 def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     is_cpu = request.device == "cpu" and bool(request.columns)
+    if graph.lanes is None and request.is_explicit and not is_cpu:
+        return _whole_on_gpu(graph, request, work)
     memory = None if is_cpu else memory_of(request.device)
     no_kernels = None if memory is None or not request.is_explicit else why_no_batches(memory.device)
     wire = Wire.STORED if graph.partition_options is None else graph.partition_options.wire
-    if graph.lanes is None and memory is not None and request.is_explicit:
-        return _whole_on_gpu(graph, request, work)
     group = this_group()
     machine = machine_ranks(group) if group.local_world_size > 1 else None
     edges = None if graph.is_collective else partial(graph.in_one_piece, "sampling on a device")
@@ -654,7 +654,8 @@ def _placed_on_gpu(
         on_disk=frozenset(name for of_type in large.values() for name in of_type),
     )
     edges = graph.in_one_piece("stores on a device")
-    return placed_stores(edges, columns or graph.columns, request, memory, conditions, machine)
+    of_nodes = graph.columns if columns is None else columns
+    return placed_stores(edges, of_nodes, request, memory, conditions, machine)
 
 
 def names_of(graph: Graph) -> Names:

@@ -131,7 +131,7 @@ class DeviceLaneSource:
     def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
         """Draw batches, and exchange their rows in this thread; see BatchSource and `Lanes.map`.
 
-        `prefetch_bytes` has no effect.
+        `prefetch_bytes` has no effect if lanes draw.
         """
         ahead = min(_AHEAD, in_flight.prefetch - 1)
         transfer = Transfer(self._streams)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from zlib import crc32
 
 import torch
@@ -28,7 +28,7 @@ from khop.distributed.exchange.row_wire import (
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.graph.features.store import Rows
 from khop.graph.features.table import column_of, read_rows, scales_of
-from khop.graph.store import CscGraph, stored_graph
+from khop.graph.store import CscGraph
 from khop.kernels.gather import GatheredColumn, gather_columns, widened
 from khop.kernels.memory import padded_pitch
 from khop.kernels.owners import PeerSlots, peer_slots
@@ -38,11 +38,10 @@ from khop.loading.device.device_memory import (
     DeviceMemory,
     MachineRanks,
     PinningRefused,
-    shared_pins,
 )
-from khop.loading.device.device_placement import DevicePlacement, StorePlace
-from khop.loading.device.memory_plan import FreeMemory, MemoryPlan, StoreSizes, WorkSizes, plans
-from khop.loading.device.placed_stores import Conditions, PlacedStores, store_sizes
+from khop.loading.device.device_placement import DevicePlacement
+from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
+from khop.loading.device.placed_stores import Conditions, PlacedStores, placed_stores, store_sizes
 from khop.loading.source import SECONDS, Drawn
 from khop.sampling.on_device.capacities import room
 from khop.schema import NodeType, Specs
@@ -255,9 +254,9 @@ def placed_rank_rows(
 ) -> tuple[RankRows, PlacedStores]:
     """Copy this rank's rows of the requested node columns, and the edges; also return the plan.
 
-    `edges` are the whole topology; None leaves it to the CPU. Unless their place is requested, they go to
-    the first of device and pinned memory with room on all ranks of the machine. ValueError if the requested
-    stores do not fit, or if none of the node types has a requested column.
+    `edges` are the whole topology; None leaves it to the CPU. They are placed after the columns, as by
+    `placed_stores`. ValueError if the requested stores do not fit, or if none of the node types has a
+    requested column.
     """
     free = memory.free()
     sizes = _sizes(features)
@@ -273,43 +272,12 @@ def placed_rank_rows(
             'columns a smaller placement: "pinned", "host", or "mapped"'
         ) from error
     on_device = None
-    if edges is not None:
-        plan, on_device = _with_edges(plan, edges, memory, free, machine)
+    if edges is not None:  # the free memory is read again: columns of all ranks of the machine are in place
+        request = replace(request, columns={})
+        placed = placed_stores(edges, {}, request, memory, Conditions(work), machine)
+        plan, on_device = replace(plan, topology=placed.plan.topology), placed.edges
     stores = PlacedStores(plan, memory.device, on_device, {}, f"rows of this rank on {plan.line(free, _WHY)}")
     return RankRows(columns, features, memory.device, plan.pinned_columns), stores
-
-
-def _with_edges(
-    plan: MemoryPlan, edges: CscGraph, memory: DeviceMemory, free: FreeMemory, machine: MachineRanks | None
-) -> tuple[MemoryPlan, CscGraph | None]:
-    """Copy the edges to where the plan requests them, else to the first memory with room on all ranks."""
-
-    def agreed(is_possible: bool) -> bool:
-        return (machine is None or machine.all_say(int(is_possible))) and is_possible
-
-    asked, problem = plan.request.topology, "not enough memory"
-    for place in (StorePlace.DEVICE, StorePlace.PINNED) if asked is None else (asked,):
-        placed = replace(plan, topology=place)
-        if not place.is_read_by_gpu or not agreed(placed.fits(free)):
-            continue
-        stored = None
-        try:
-            num_bytes = plan.sizes.topology if place is StorePlace.PINNED else 0
-            count = 2 * len(edges.edges) + len(edges.originals)
-            shared = None if machine is None else shared_pins(memory, num_bytes, count, machine)
-            stored = stored_graph(edges, partial((shared or memory).stored, place=place))
-            if shared is not None:
-                shared.close()  # arrays of rules are private to each rank
-        except (OUT_OF_MEMORY, PinningRefused) as error:  # not kept: it holds what was allocated so far
-            problem = str(error).splitlines()[0]
-        if agreed(stored is not None):
-            return placed, stored
-    if asked is not None and asked.is_read_by_gpu:
-        raise ValueError(
-            f'{plan.request.device}: topology "{asked}" could not be placed: {problem}. Give topology a '
-            'smaller placement: "pinned" or "host"'
-        )
-    return plan, None
 
 
 def _sizes(features: PartitionedFeatures) -> StoreSizes:
@@ -447,11 +415,13 @@ def row_counts(
 ) -> dict[str, float]:
     """Return the counts of rows of a batch, as `PartitionedFeatures` counts them.
 
+    Except that remote rows of columns of seeds include duplicate seeds, because the host waits for nothing.
     `found` are the numbers of `remote_counts`, `requested` the distinct ids requested by this rank, by part.
     """
     *remote, cached = found
     counts = dict.fromkeys(("host_cache_rows", "requested_rows", "requested_bytes"), 0.0)
-    counts["needed_rows"] = sum(part.ids(drawn).numel() for part in parts)
+    types = {part.node_type for part in parts}
+    counts["needed_rows"] = sum(drawn.sample.nodes[t].numel() for t in types)
     counts["remote_rows"], counts["device_cache_rows"] = sum(remote), cached
     for part, count in zip(parts, requested, strict=True):
         counts["requested_rows"] += count

@@ -34,7 +34,8 @@ _WAYS_TO_COMPUTE = {
     "capturable",
     "differentiable",
 }  # types of the options of torch's classes
-# On the CPU 4 to 8 times as fast. Not SGD and Adagrad: unless fused, they take sparse gradients too.
+# Fused updates are 4 to 8 times as fast on the CPU. SGD and Adagrad are not fused, because only their other
+# implementations take sparse gradients.
 _FUSED_ON_CPU = (torch.optim.Adam, torch.optim.AdamW)
 
 

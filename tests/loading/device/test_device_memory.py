@@ -9,12 +9,9 @@ import ctypes
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Barrier
 from unittest.mock import patch
 
 import pytest
@@ -47,6 +44,7 @@ from khop.process_tuning import CoreTopology
 from support import triton_interpreter
 from support.covered import covered
 from support.host_as_device import HostAsDevice
+from support.machine_threads import Threads
 from support.small_typed_folders import write_typed_graph
 from support.started_ranks import StartedRanks
 
@@ -242,32 +240,6 @@ def test_a_runtime_without_the_calls_is_a_refusal(monkeypatch: pytest.MonkeyPatc
 
 
 NODES, DEGREE, WIDTH = 100_000, 20, 192
-
-
-@dataclass
-class Threads:
-    """Threads of this process in place of the ranks of a machine."""
-
-    count: int
-    said: dict[int, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.barrier = Barrier(self.count, timeout=60)
-
-    def exchanged(self, rank: int, value: object) -> list[object]:
-        self.said[rank] = value
-        self.barrier.wait()
-        found = [self.said[number] for number in range(self.count)]
-        self.barrier.wait()
-        return found
-
-    def run(self, work: Callable[[MachineRanks], object]) -> list[object]:
-        with ThreadPoolExecutor(self.count) as pool:
-            futures = [pool.submit(work, self.machine(rank)) for rank in range(self.count)]
-            return [future.exception() or future.result() for future in futures]
-
-    def machine(self, rank: int) -> MachineRanks:
-        return MachineRanks(rank, self.count, lambda text: [str(each) for each in self.exchanged(rank, text)])
 
 
 def opened(folder: Path) -> tuple[khop.Graph, CscGraph]:
