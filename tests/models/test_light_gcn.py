@@ -1,16 +1,24 @@
-"""LightGCN is torch_geometric's with the same embeddings, on a graph of two node types."""
+"""LightGCN is torch_geometric's with the same embeddings, on a graph of two node types.
+
+With sparse and sharded embeddings it has no other weights, and trains by RowAdam alone.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from torch_geometric.nn import LightGCN as TheirLightGCN
 
+import khop
 from khop.batch import Batch
 from khop.inference.node_outputs import layerwise_inference
 from khop.models.light_gcn import LightGCN
 from khop.sampling.rules.sum import SymmetricSum
 from support.small_graphs import SmallGraph, one_type, shop, small_graph
+from support.small_runs import Interrupting
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought_by", "user")
 
@@ -71,3 +79,55 @@ def test_wrong_sizes_are_named() -> None:
         LightGCN.for_graph(shop().store, 8, 2, embedding=0)
     with pytest.raises(ValueError, match="embedded_types 'all' with embedding 0: give a width"):
         LightGCN.for_graph(one_type().store, 8, 2, embedding=0, embedded_types="all")
+
+
+def purchases(out: Path, split: khop.LinkSplit, update: Literal["sparse", "sharded"]) -> khop.Trainer:
+    """A run of LightGCN with dot products in steps of 16 links."""
+    torch.manual_seed(0)
+    encoder = LightGCN.for_graph(
+        split.train, hidden=8, layers=1, target=["user", "item"], embedding_update=update
+    )
+    model = khop.models.LinkPredictor(encoder, {BUYS: khop.models.Dot()})
+    negatives = khop.UniformNegatives(1, mode=khop.NegativeMode.TRIPLET)
+    sampler = khop.LinkSampler(split.train, [5], negatives=negatives, rule=encoder.rule)
+
+    def evaluate() -> dict[str, float]:
+        return {"val": khop.evaluate_links(model, split.val, split.val_links)["mrr"]}
+
+    return khop.Trainer(
+        model,
+        khop.LinkPrediction("bpr"),
+        khop.Loader(sampler, split.train_links, batch_size=16),
+        evaluate,
+        khop.TrainerSettings(epochs=2, learning_rate=0.1, optimizer=khop.OptimizerSettings(clip_norm=1.0)),
+        out=out,
+        observer=Interrupting(1, 1) if out.name == "stopped" else None,
+    )
+
+
+@pytest.mark.parametrize("update", ["sparse", "sharded"])
+def test_without_other_weights_it_trains_and_resumes(
+    tmp_path: Path, update: Literal["sparse", "sharded"]
+) -> None:
+    ends = torch.randint(15, (2, 90), generator=torch.Generator().manual_seed(0))
+    edges = {
+        BUYS: khop.EdgeTable(*ends, reverse_of=BOUGHT),
+        BOUGHT: khop.EdgeTable(*ends.flip(0), reverse_of=BUYS),
+    }
+    nodes = {"user": khop.NodeTable(15), "item": khop.NodeTable(15)}
+    graph = khop.open_graph(khop.write_graph(tmp_path / "graph", nodes, edges))
+    split = khop.split_links(graph, BUYS, val=10, test=10)
+    whole = purchases(tmp_path / "whole", split, update)
+    before = {name: rows.clone() for name, rows in whole.model.state_dict().items()}
+    losses = [record["loss"] for record in whole.fit().records]
+    assert losses[1] < losses[0]
+    assert all(not torch.equal(rows, before[name]) for name, rows in whole.model.state_dict().items())
+    with pytest.raises(KeyboardInterrupt):
+        purchases(tmp_path / "stopped", split, update).fit()
+    (tmp_path / "stopped").rename(tmp_path / "again")
+    again = purchases(tmp_path / "again", split, update)
+    again.resume()
+    assert [record["loss"] for record in again.fit().records] == losses
+    assert all(
+        torch.equal(rows, whole.model.state_dict()[name]) for name, rows in again.model.state_dict().items()
+    )

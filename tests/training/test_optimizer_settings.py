@@ -198,6 +198,21 @@ def test_without_rows_there_is_adam_alone() -> None:
     optimizer.exchange()
 
 
+def test_a_model_of_embeddings_alone_has_row_adam_alone() -> None:
+    table = NodeEmbedding(4, 2, "sparse")
+    before, optimizer = table.weight.detach().clone(), ModelOptimizer(table, 0.1, 0.0)
+    assert [type(part) for part in optimizer.parts] == [RowAdam]
+    table(torch.tensor([1])).sum().backward()
+    optimizer.exchange()
+    optimizer.step()
+    assert (table.weight != before).any(1).tolist() == [False, True, False, False]
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no parameter that requires gradients.* requires_grad_\(True\)"):
+        ModelOptimizer(nn.Linear(2, 2).requires_grad_(False), 0.1, 0.0)
+
+
 def rates(schedule: Schedule, updates: int) -> list[float]:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     over = schedule.over(optimizer, updates)

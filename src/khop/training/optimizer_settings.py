@@ -239,7 +239,8 @@ def _averaged(table: NodeEmbedding) -> Tensor:
 class ModelOptimizer:
     """An optimizer of parameters, and RowAdam for `NodeEmbedding`; one step updates both.
 
-    Weight decay applies to parameters only: it would change embedding rows that no batch reads.
+    A model of embeddings alone, such as LightGCN with dot products, has RowAdam only. Weight decay applies to
+    parameters only: it would change embedding rows that no batch reads.
     """
 
     def __init__(
@@ -250,10 +251,15 @@ class ModelOptimizer:
         settings: OptimizerSettings = ADAM,
     ) -> None:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        weights = settings.over(parameters, learning_rate, weight_decay)
         has_rows = any(isinstance(module, NodeEmbedding) for module in model.modules())
+        if not parameters and not has_rows:
+            raise ValueError(
+                "the model has no parameter that requires gradients, so there is nothing to train: add one, "
+                "or set requires_grad_(True)"
+            )
+        weights = settings.over(parameters, learning_rate, weight_decay) if parameters else None
         self._rows = RowAdam(model, learning_rate) if has_rows else None
-        self.parts = (weights,) if self._rows is None else (weights, self._rows)
+        self.parts = tuple(part for part in (weights, self._rows) if part is not None)
         self._parameters, self._clip_norm = parameters, settings.clip_norm
 
     def zero_grad(self) -> None:
