@@ -432,8 +432,9 @@ def split_links_by_time(
     """Split the edges of one or several types by their times: training < val <= validation < test <= test.
 
     Training and validation pass messages over the edges of all types before `val`, test over those before
-    `test`; reverse edges have the same times. Negatives are nodes that exist before these times, as in
-    `edges_before`, and never edges of the whole graph. The other arguments are those of `khop.split_links`.
+    `test`; a reverse type without times has no edges between the ends of later links. Negatives are nodes
+    that exist before these times, as in `edges_before`, and never edges of the whole graph. The other
+    arguments are those of `khop.split_links`.
     """
     edge_types, columns = edge_types_of(edge_type), LinkColumns(negatives, label, time, relation)
     if graph.servers is not None:
@@ -455,8 +456,9 @@ def split_links_by_column(
     """Split the edges of one or several types by their column `split`: 0 train, 1 val, 2 test, -1 none.
 
     Training and validation pass messages over training edges, test over those of training and validation.
-    The same holds for other edge types with such a column; edge types without one are kept. The other
-    arguments are those of `khop.split_links`.
+    The same holds for other edge types with such a column. A reverse type without one has no edges between
+    the ends of links that are left out; other edge types are kept. The other arguments are those of
+    `khop.split_links`.
     """
     edge_types, columns = edge_types_of(edge_type), LinkColumns(negatives, label, time, relation)
     if graph.servers is not None:

@@ -93,6 +93,11 @@ class HeldEdges:
         """Original ids, int64 (nodes of all parts), by node type."""
         return self.held.nodes.originals
 
+    @property
+    def is_whole(self) -> bool:
+        """True if this process has all edges."""
+        return self.owners is None or self.owners.count == 1
+
     def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return the edges of each part."""
         return [EdgeRange(csc, first) for csc, first in self.held.rows(edge_type)]

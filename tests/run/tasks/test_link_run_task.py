@@ -208,6 +208,33 @@ def test_several_edge_types_are_split_in_one_way(
         on_two_types(tmp_path, {BUYS: columns, LIKES: {}}, split=split)
 
 
+@pytest.mark.parametrize("column", ["split", "time"])
+def test_a_reverse_type_without_the_column_has_no_edges_of_held_out_links(
+    tmp_path: Path, column: str
+) -> None:
+    """`auto` chooses the split by the target's columns; the reverse type has none."""
+    back, users, items = ("item", "bought-by", "user"), torch.arange(12), torch.arange(12) // 2
+    of_links = {"split": torch.tensor([0] * 6 + [1] * 3 + [2] * 3), "time": torch.arange(12)}
+    edges = {
+        BUYS: EdgeTable(users, items, {column: of_links[column]}, reverse_of=back),
+        back: EdgeTable(items, users),
+    }
+    nodes = {
+        "user": NodeTable(columns={"x": torch.zeros(12, 1)}),
+        "item": NodeTable(columns={"x": torch.zeros(6, 1)}),
+    }
+    documents = {"import.json": b'{"time_split": {"val": 6, "test": 9}}'}
+    values = {
+        "graph": str(write_graph(tmp_path / "g", nodes, edges, documents=documents)),
+        "task": {"kind": "link-prediction", "target": "user buys item"},
+        "links": {"eval_negatives": 2},
+        "sampler": {"fanouts": [2]},
+    }
+    split = task_of(prepare(RawRun(values, "run.toml"), tmp_path / "cache")).split
+    for graph, first in ((split.train, 6), (split.val, 6), (split.test, 9)):
+        assert graph.csc(back).destinations().tolist() == list(range(first))
+
+
 def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
     with pytest.raises(ValueError, match=r"split 'train': only held-out links can be evaluated, in \['val'"):
         task_of(prepared()).scores(("train",), unwatched)

@@ -5,8 +5,9 @@ Splits by time and by a column, against sums over single edges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -50,6 +51,7 @@ class InTwoRanges:
 
     graph: CscGraph
     cut: int
+    is_whole: ClassVar[bool] = True
 
     @property
     def schema(self) -> Schema:
@@ -196,6 +198,60 @@ def test_links_of_each_part_have_its_number(given_rows: Rows) -> None:
     assert split.train.kept[BUYS][0].tolist() == [at for at, row in enumerate(lies) if row[3] == 0]
     assert split.test.kept[BUYS][0].tolist() == [at for at, row in enumerate(lies) if row[3] in (0, 1)]
     assert split.train.limit is split.test.limit is None
+
+
+BACK = ("item", "bought-by", "user")
+has_users = st.sampled_from(["edges", "users", "both"])  # where the times of links are
+items = st.none() | st.lists(days, min_size=5, max_size=5)
+
+
+@given(rows, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=6), has_users, items, days)
+@example([(0, 0, 9, 2)], [], "edges", None, 3)
+def test_a_reverse_type_without_the_column_has_no_edge_of_a_link_to_predict(
+    given_rows: Rows, more: list[tuple[int, int]], of: str, items: list[int] | None, val: int
+) -> None:
+    table = torch.tensor(given_rows, dtype=torch.int64).view(-1, 4)
+    backward = torch.cat([table[:, :2].flip(1), torch.tensor(more, dtype=torch.int64).view(-1, 2)])
+    columns = {BUYS: {"time": table[:, 2], "split": table[:, 3].to(torch.int8)}}
+    ends = {BUYS: (table[:, 0], table[:, 1]), BACK: (backward[:, 0], backward[:, 1])}
+    graph = csc_graph_from_edges({"user": 4, "item": 5}, ends, columns=columns)
+    graph = replace(graph, schema=replace(graph.schema, reverse_of={BUYS: BACK, BACK: BUYS}))
+    users = [3, 1, 5, 2] if of != "edges" else None
+    own = {"split": graph.columns[BUYS]["split"]}
+    if of != "users":
+        own["time"] = graph.columns[BUYS]["time"]
+    times = {
+        "user": {} if users is None else {"time": torch.tensor(users)},
+        "item": {} if items is None else {"time": torch.tensor(items)},
+    }
+    edges, csc = WholeEdges(graph, {BUYS: own, **times}), graph.csc(BACK)
+    reverse = list(zip(csc.destinations().tolist(), csc.indices.tolist(), strict=True))  # user, item
+
+    def kept(split: EdgeSplit) -> list[list[int]]:
+        return [part.kept[BACK][0].tolist() for part in (split.train, split.val, split.test)]
+
+    def expected(hidden: Callable[[tuple[int, int, int, int]], bool], limit: int | None) -> list[int]:
+        pairs = {row[:2] for row in given_rows if hidden(row)}
+        late = [] if items is None or limit is None else [item for item in range(5) if items[item] >= limit]
+        return [at for at, pair in enumerate(reverse) if pair not in pairs and pair[1] not in late]
+
+    early = expected(lambda row: row[3] != 0, None)
+    assert kept(split_by_column(edges, [BUYS])) == [
+        early,
+        early,
+        expected(lambda row: row[3] not in (0, 1), None),
+    ]
+
+    def time(row: tuple[int, int, int, int]) -> int:
+        of_user = -100 if users is None else users[row[0]]
+        return of_user if of == "users" else max(row[2], of_user)
+
+    early = expected(lambda row: time(row) >= val, val)
+    assert kept(split_by_time(edges, [BUYS], TimeCutOffs(val, val + 3))) == [
+        early,
+        early,
+        expected(lambda row: time(row) >= val + 3, val + 3),
+    ]
 
 
 @given(rows, rows, days, st.integers(0, 5))

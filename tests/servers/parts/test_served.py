@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import khop
-from khop.api.split_links import edges_before, split_links_by_time, time_cut_offs
+from khop.api.split_links import edges_before, split_links_by_column, split_links_by_time, time_cut_offs
 from khop.distributed.link_split import HeldEdges, nodes_existing
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Frontier
@@ -135,6 +135,24 @@ def test_an_empty_part_of_a_split_is_the_sentence_of_the_local_split(
             split_links_by_time(graph, DATED_BUYS, cut_offs)
         said.append(str(caught.value))
     assert said[0] == said[1]
+
+
+def test_a_reverse_type_without_the_column_of_a_split_is_refused_over_parts(tmp_path: Path) -> None:
+    """A part has the links to its items and the reverse edges to its users: none can match them."""
+    buys, back = ("user", "buys", "item"), ("item", "bought-by", "user")
+    users, items = torch.arange(12), torch.arange(12) // 2
+    edges = {
+        buys: khop.EdgeTable(users, items, {"split": torch.arange(12) % 3}, reverse_of=back),
+        back: khop.EdgeTable(items, users),
+    }
+    khop.write_graph(tmp_path / "whole", {"user": khop.NodeTable(12), "item": khop.NodeTable(6)}, edges)
+    khop.partition_graph(tmp_path / "whole", tmp_path / "parts", 2)
+    with pytest.raises(
+        ValueError, match=r"by the column 'split', which their reverse type .* lacks: .*; give"
+    ):
+        split_links_by_column(connected_to_parts(tmp_path / "parts"), buys)
+    split = split_links_by_column(khop.open_graph(tmp_path / "parts"), buys)
+    assert (split.train.num_edges(back), split.test.num_edges(back)) == (4, 8)
 
 
 def test_parts_without_the_times_of_all_nodes_are_refused(tmp_path: Path) -> None:

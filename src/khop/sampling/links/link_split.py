@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -141,6 +141,11 @@ class EdgesToSplit(Protocol):
         """int64 (nodes) for renumbered types: ids before the renumbering."""
         ...
 
+    @property
+    def is_whole(self) -> bool:
+        """True if this process has all edges."""
+        ...
+
     def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return the ranges of rows in this process."""
         ...
@@ -168,6 +173,7 @@ class WholeEdges:
 
     graph: CscGraph
     columns: Mapping[NodeType | EdgeType, Mapping[str, Tensor]] = field(default_factory=dict)
+    is_whole: ClassVar[bool] = True
 
     @property
     def schema(self) -> Schema:
@@ -404,11 +410,19 @@ def split_by_time(edges: EdgesToSplit, edge_types: Sequence[EdgeType], cut_offs:
     """Split the edges of some types by their times: training < val <= validation < test <= test.
 
     Training and validation pass messages over the edges of all types before `val`, test over those before
-    `test`. Negatives are nodes that exist before these times.
+    `test`. A reverse type without times follows the pairs: no part has a reverse edge between the ends of a
+    link that is still to be predicted. Negatives are nodes that exist before these times.
     """
     parts = {t: parts_by_time(edges, t, cut_offs) for t in edge_types}
     limits = (cut_offs.val, cut_offs.val, cut_offs.test)
-    kept = {limit: positions_before(edges, limit) for limit in dict.fromkeys(limits)}
+    reverse_times = _reverse_times(edges, parts, cut_offs)
+    kept = {
+        limit: {
+            **positions_before(edges, limit),
+            **{t: _positions(times, below=limit) for t, times in reverse_times.items()},
+        }
+        for limit in dict.fromkeys(limits)
+    }
     train, val, test = (
         Part(kept[limit], _of_part(parts, number), limit) for number, limit in enumerate(limits)
     )
@@ -419,11 +433,13 @@ def split_by_column(edges: EdgesToSplit, edge_types: Sequence[EdgeType]) -> Edge
     """Split the edges of some types by their column `split`: 0 training, 1 validation, 2 test, -1 none.
 
     Training and validation pass messages over training edges, test over those of training and validation.
-    The same holds for other edge types with such a column; edge types without one are kept.
+    The same holds for other edge types with such a column. A reverse type without one follows the pairs: no
+    part has a reverse edge between the ends of an edge that it lacks. Other edge types are kept.
     """
     has_parts = [t for t in edges.schema.edge_types if edges.edge_column(t, SPLIT) is not None]
     parts = {t: parts_by_column(edges, t) for t in dict.fromkeys([*edge_types, *has_parts])}
-    kept = [{t: _positions(of, above=-1, below=end) for t, of in parts.items()} for end in (1, 2)]
+    messages = {**parts, **_reverse_parts(edges, parts, SPLIT)}
+    kept = [{t: _positions(of, above=-1, below=end) for t, of in messages.items()} for end in (1, 2)]
     asked = {t: parts[t] for t in edge_types}
     train, val, test = (
         Part(of_part, _of_part(asked, number)) for number, of_part in enumerate((kept[0], kept[0], kept[1]))
@@ -498,6 +514,73 @@ def edge_times(edges: EdgesToSplit, edge_type: EdgeType) -> list[Tensor] | None:
         return None
     of_ranges = [None] * len(ranges) if own is None else own
     return [EdgeTimes(of, sources).of(each.csc) for of, each in zip(of_ranges, ranges, strict=True)]
+
+
+def _reverse_times(
+    edges: EdgesToSplit, parts: Mapping[EdgeType, Sequence[Tensor]], cut_offs: TimeCutOffs
+) -> dict[EdgeType, list[Tensor]]:
+    """Return times for the edges of reverse types without them, int64, by range of rows.
+
+    They are not before the start of the part of the links between the same nodes.
+    """
+    starts = torch.tensor([torch.iinfo(torch.int64).min, cut_offs.val, cut_offs.test])
+    found = {}
+    for edge_type, of_ranges in _reverse_parts(edges, parts, TIME).items():
+        times = [starts[of] for of in of_ranges]
+        own = edge_times(edges, edge_type)
+        found[edge_type] = times if own is None else [*map(torch.maximum, times, own)]
+    return found
+
+
+def _reverse_parts(
+    edges: EdgesToSplit, parts: Mapping[EdgeType, Sequence[Tensor]], name: str
+) -> dict[EdgeType, list[Tensor]]:
+    """Return the parts of the edges of reverse types without the column of this name, by range of rows.
+
+    The part of an edge, int64, is the last one of the links between its ends, or the first if there are none.
+    Links of no part count as a part after all others.
+    """
+    found = {}
+    for edge_type, of_ranges in parts.items():
+        reverse = edges.schema.reverse(edge_type)
+        columns = [edges.edge_column(t, name) for t in (edge_type, reverse) if t is not None]
+        if reverse is None or reverse == edge_type or all(column is not None for column in columns):
+            continue
+        if not edges.is_whole:
+            raise ValueError(
+                f"links of {edge_type} are split by the column {name!r}, which their reverse type {reverse} "
+                "lacks: only a process with all edges can match reverse edges and links by their ends; give "
+                f"{reverse} the column {name!r}, or use the whole graph in each process"
+            )
+        found[reverse] = _matched_parts(edges, edge_type, reverse, of_ranges)
+    return found
+
+
+def _matched_parts(
+    edges: EdgesToSplit, edge_type: EdgeType, reverse: EdgeType, parts: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return the last part of the links between the ends of each reverse edge; see `_reverse_parts`."""
+    ranges = [*zip(edges.edge_ranges(edge_type), parts, strict=True)]
+    later = [(each, of, _places(of != 0)) for each, of in ranges]
+    sources, destinations = torch.cat([each.ends(at) for each, _, at in later], dim=1)
+    of_links = torch.cat([of[at] for _, of, at in later])
+    of_links = torch.where(of_links < 0, len(PARTS), of_links)
+    known, numbers = sources.unique(return_inverse=True)
+    num_nodes = edges.num_nodes(edge_type[2])
+    pairs, rows = (numbers * num_nodes + destinations).unique(return_inverse=True)
+    last = of_links.new_zeros(pairs.numel()).scatter_reduce_(0, rows, of_links, "amax")
+    found = []
+    for edge_range in edges.edge_ranges(reverse):
+        matched = torch.zeros(edge_range.csc.num_edges, dtype=torch.int64)
+        for start, positions in _chunks(edge_range.csc.num_edges) if pairs.numel() else ():
+            ends = edge_range.ends(positions)
+            source = torch.searchsorted(known, ends[1]).clamp_(max=known.numel() - 1)
+            pair = source * num_nodes + ends[0]
+            place = torch.searchsorted(pairs, pair).clamp_(max=pairs.numel() - 1)
+            is_link = (known[source] == ends[1]) & (pairs[place] == pair)
+            matched[start : start + _AT_ONCE] = last[place] * is_link
+        found.append(matched)
+    return found
 
 
 def _of_part(parts: Mapping[EdgeType, Sequence[Tensor]], number: int) -> Chosen:
