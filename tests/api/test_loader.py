@@ -30,6 +30,7 @@ from khop import (
     write_graph,
 )
 from khop.graph.features.store import FeatureStoreBase, Gathered, Wanted
+from khop.process_tuning import tune_for_training
 from support.typed_shop import BUYS, bits, shop
 
 GRAPH = shop()
@@ -40,6 +41,7 @@ EDGE = ("node", "to", "node")
 @pytest.fixture(autouse=True)
 def threads_before() -> Iterator[set[threading.Thread]]:
     """Threads before the test, as other tests of this process may have left some. None is added."""
+    tune_for_training()  # may start a thread that never ends, once in a process
     before = set(threading.enumerate())
     yield before
     assert set(threading.enumerate()) <= before
