@@ -10,7 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +25,21 @@ from cli.conftest import Ran
 from data.formats.layouts import arxiv, links
 from khop.cli.stores import published, publishing
 from khop.graph.folder import open_folder
-from khop.graph.remote import Location, StoreError, matches, publish, publish_files, staged, target, writing
+from khop.graph.remote import (
+    Location,
+    StoreError,
+    matches,
+    publish,
+    publish_files,
+    refuse_existing_in_store,
+    staged,
+    target,
+    writing,
+)
+from khop.training.replace_folder import push_folder
 from run.test_relbench_tasks import LIMITS, write_database
 from support.commands import ENVIRONMENT
-from support.object_store import SECRET, Bucket, s3_server
+from support.object_store import REFUSED, SECRET, Bucket, Reply, between, s3_server
 from support.small_folders import write_learnable_graph
 
 Command = Callable[..., Ran]
@@ -332,8 +346,8 @@ def test_an_upload_that_stops_leaves_no_file(bucket: Bucket, tmp_path: Path) -> 
     def stop(size: int) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        Location.of("s3://data/stopped/large.npy").opened().write("", source, stop)
+    with pytest.raises(KeyboardInterrupt), source.open("rb") as file:
+        Location.of("s3://data/stopped/large.npy").opened().write("", file, stop)
     gc.collect()  # pyarrow writes the bytes so far when it frees the stream
     assert bucket.names("stopped") == []
 
@@ -357,13 +371,14 @@ def test_a_file_that_was_not_uploaded_is_moved_away(bucket: Bucket) -> None:
 
 
 def written_run(url: str, *states: str) -> Path:
-    """Write the files of a run with a checkpoint; all states but the last are published."""
+    """Write the files of a run with a checkpoint and the one before; all but the last are published."""
     run = target(url)
-    (run / "checkpoints/last").mkdir(parents=True)
+    run.mkdir()
     (run / "config.toml").write_text("graph = 'g'\n")
     for state in states:
         (run / "metrics.jsonl").write_text(state)
-        (run / "checkpoints/last/state.json").write_text(state)
+        files = {name: f"{state} {name}".encode() for name in ("model.safetensors", "state.json")}
+        push_folder(run / "checkpoints/last", files, keep=2)
         if state != states[-1]:
             publish(run)
     return run
@@ -404,6 +419,58 @@ def test_checkpoints_of_two_machines_are_both_kept(
     assert state.read_text() == "second, of the other machine"
 
 
+PUBLISH = "import sys, pathlib, khop.graph.remote as r\nr.publish(pathlib.Path(sys.argv[1]))"
+
+
+def stopped_upload(server: dict[str, str], run: Path, how: str, number: int) -> bool:
+    """Publish a run, but stop the upload at a request that changes the store; return True if it has fewer."""
+    requests, processes = count(1), list[subprocess.Popen[bytes]]()
+
+    def answer(method: str, path: str, forward: Callable[[], Reply]) -> Reply:
+        if method in ("GET", "HEAD") or next(requests) != number:
+            return forward()
+        if how != "refused":
+            forward()
+        for process in processes:
+            process.kill()
+        return REFUSED
+
+    with pytest.MonkeyPatch.context() as changed, between(server, answer) as address:
+        changed.setenv("AWS_ENDPOINT_URL", address)
+        if how == "killed":
+            words = [sys.executable, "-c", PUBLISH, str(run)]
+            processes.append(subprocess.Popen(words, env={**ENVIRONMENT, **os.environ}))
+            return processes[0].wait() == 0
+        with suppress(StoreError):
+            publish(run)
+            return True
+    return False
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("states", [["first"], ["first", "second", "third"]])
+@pytest.mark.parametrize("how", ["refused", "answer lost", "killed"])
+def test_an_upload_that_stops_at_any_request_is_finished_by_the_next_command(
+    bucket: Bucket, server: dict[str, str], tmp_path: Path, how: str, states: list[str]
+) -> None:
+    is_whole, numbers = False, count(1)
+    while not is_whole:
+        number = next(numbers)
+        name = f"runs/stops-{how.split()[-1]}-{len(states)}-{number}"
+        run = written_run(f"s3://data/{name}", *states)
+        there = content(run)
+        is_whole = stopped_upload(server, run, how, number)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".* are in ")
+            warnings.filterwarnings("ignore", message=".* are uploaded now")
+            staged(f"s3://data/{name}")
+        assert content(run) == there, number
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setenv("KHOP_CACHE", str(tmp_path / f"another machine {number}"))
+            assert content(staged(f"s3://data/{name}")) == there, number
+    assert number > 10
+
+
 def test_a_checkpoint_with_two_names_is_uploaded(bucket: Bucket) -> None:
     run = written_run("s3://data/runs/twice", "first")
     publish(run)
@@ -433,7 +500,7 @@ def test_a_graph_is_uploaded_by_the_next_command(
     assert content(mirror) == content(graph)
 
 
-def test_an_interrupted_download_is_not_a_result(bucket: Bucket) -> None:
+def test_an_interrupted_download_is_not_a_result(bucket: Bucket, tmp_path: Path) -> None:
     bucket.write("runs/interrupted/config.toml", b"graph = 'g'\n")
     bucket.write("runs/interrupted/large.npy", bytes(20 << 20))
     mirror = Location.of("s3://data/runs/interrupted").mirror
@@ -444,7 +511,7 @@ def test_an_interrupted_download_is_not_a_result(bucket: Bucket) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         staged("s3://data/runs/interrupted", stop)
-    for record in (mirror.parents[2] / "records").glob("*.json"):
+    for record in (tmp_path / "cache/stores/records").glob("*.json"):
         record.unlink()  # a kill comes before it is written
     assert sorted(content(staged("s3://data/runs/interrupted"))) == ["config.toml", "large.npy"]
 
@@ -476,6 +543,22 @@ def test_a_run_that_cannot_be_uploaded_when_it_stops_stays_in_the_cache(
     with pytest.warns(UserWarning, match="are uploaded now"):
         staged("s3://data/runs/stopped")
     assert content(run) == there
+
+
+def test_a_run_that_cannot_be_read_when_it_stops_reports_why_it_stopped(
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written_run("s3://data/runs/stopped-twice", "first")
+    records = tmp_path / "cache/stores/records"
+
+    def train() -> None:
+        shutil.rmtree(records)
+        records.write_text("a file")  # the record cannot be written
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), publishing(run):
+        train()
+    assert ". The run stays in the cache, and is uploaded when it is resumed\n" in capsys.readouterr().err
 
 
 def test_patterns_match_as_those_of_local_files(bucket: Bucket) -> None:
@@ -558,8 +641,7 @@ def test_operands_of_import_are_told_from_values_of_options(
     bucket.write("specs/above.toml", above.encode())
     imported = khop_command("import", "s3://data/specs/above.toml", "above")
     assert imported.code == 0, imported.stderr
-    for path in Location.of("s3://data/operands").mirror.iterdir():
-        path.unlink()
+    shutil.rmtree(tmp_path / "cache")
     imported = khop_command("import", "--threads", "1", spec, "s3://data/graphs/an operand")
     assert imported.code == 0, imported.stderr
     assert "Show it: khop info 's3://data/graphs/an operand'" in imported.stdout
@@ -577,7 +659,10 @@ def test_operands_of_import_are_told_from_values_of_options(
         assert "4 item" in imported.stdout
         assert "graph.json" in bucket.names(f"graphs/flag-{at}")
     for words, says in (
-        (["s3://data/none.csv", "s3://data/graphs/none"], "s3://data/none.csv: nothing is there; correct"),
+        (["s3://data/none.csv", "s3://data/graphs/none"], "khop: s3://data/none.csv: no such file; give"),
+        (["nothere.toml", "s3://data/graphs/none"], "khop: nothere.toml: no such file; give"),
+        (["data/nothere.csv", "s3://data/graphs/none"], "khop: data/nothere.csv: no such file; give"),
+        (["nokind:thing", "s3://data/graphs/none"], "khop: import of 'nokind:thing': there is no module"),
         (["--guess", names[0], "s3://data/none.csv"], "s3://data/none.csv: nothing is there; correct"),
         (["--wrong", spec, "s3://data/graphs/none"], "No such option: --wrong"),
     ):
@@ -587,7 +672,7 @@ def test_operands_of_import_are_told_from_values_of_options(
     for words in (["init"], ["info"], ["info", "--json"], ["verify"], ["verify", "--json"]):
         shown = khop_command(*words, "s3://data/graphs/an operand")
         assert "s3://data/graphs/an operand" in shown.stdout
-        assert str(Location.of(spec).mirror.parents[2]) not in shown.stdout
+        assert str(tmp_path / "cache") not in shown.stdout
 
 
 def test_folders_next_to_an_imported_graph_are_uploaded_with_it(
@@ -603,11 +688,20 @@ def test_folders_next_to_an_imported_graph_are_uploaded_with_it(
         split: {**arrays, **{name: of[: len(arrays["edge"])] for name, of in extra.items()}}
         for split, arrays in parts.items()
     })  # fmt: skip
+    written_run("s3://data/sets/collab-run", "first")
     url, words = "s3://data/sets/collab", ("import", "ogb:ogbl-collab", "--root", str(tmp_path))
     imported = khop_command(*words, url)
     assert imported.code == 0, imported.stderr
     assert f"published negatives: {url}-negatives; " in imported.stdout
     assert bucket.names("sets/collab-negatives") == ["test.parquet", "val.parquet"]
+    assert bucket.names("sets/collab-run") == []  # a run that another process writes
+    there = {name: bucket.names(f"sets/{name}") for name in ("collab", "collab-negatives")}
+    for folder, names in there.items():
+        for name in names:
+            bucket.remove(f"sets/{folder}/{name}")
+    imported = khop_command(*words, url)
+    assert imported.code == 0, imported.stderr
+    assert {name: bucket.names(f"sets/{name}") for name in there} == there
     monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
     proposed = khop_command("init", url)
     assert f'val_negatives = "{url}-negatives/val.parquet"' in proposed.stdout, proposed.stderr
@@ -633,3 +727,93 @@ def test_the_task_of_an_imported_database_is_uploaded_with_it(
         "train", "s3://data/sets/own-driver-dnf/run.toml", "--epochs", "1", "--device", "cpu", "--out", "run"
     )
     assert trained.code == 0, trained.stderr
+
+
+@pytest.mark.parametrize("opened", [staged, target])
+def test_a_url_above_a_run_does_not_touch_it(bucket: Bucket, opened: Callable[[str], Path]) -> None:
+    name = f"above-{opened.__name__}"
+    run = written_run(f"s3://data/{name}/run", "first")
+    there = content(run)
+    with writing(run), suppress(ValueError):
+        opened(f"s3://data/{name}")  # nothing is there
+    assert content(run) == there
+    publish(run)
+    with writing(run), pytest.raises(ValueError, match=r"neither a file, nor|is not empty"):
+        opened(f"s3://data/{name}")
+    assert content(run) == there
+
+
+def test_a_location_in_another_one_has_its_own_mirror(bucket: Bucket, graph: Path) -> None:
+    bucket.upload(graph, "outer/g")
+    mirror, inner = staged("s3://data/outer/g"), target("s3://data/outer/g/rows/1.csv")
+    inner.write_bytes(b"not uploaded yet")
+    (mirror / "derived.npy").write_bytes(b"made from the old files")
+    bucket.upload(write_learnable_graph(graph.parent / "another", nodes=640), "outer/g")
+    assert staged("s3://data/outer/g") == mirror
+    assert content(mirror) == content(graph.parent / "another")
+    assert inner.read_bytes() == b"not uploaded yet"
+    assert Location.at(mirror / "graph.json") is None
+
+
+def test_a_file_may_become_a_folder(bucket: Bucket) -> None:
+    bucket.write("runs/kind", b"a file")
+    assert staged("s3://data/runs/kind").read_bytes() == b"a file"
+    bucket.remove("runs/kind")
+    bucket.write("runs/kind/config.toml", b"")
+    assert content(staged("s3://data/runs/kind")) == {"config.toml": b""}
+    bucket.remove("runs/kind/config.toml")
+    bucket.write("runs/kind", b"a file")
+    assert staged("s3://data/runs/kind").read_bytes() == b"a file"
+
+
+def test_checkpoints_that_come_while_the_store_is_listed_stay(
+    bucket: Bucket, server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = written_run("s3://data/runs/listed", "first", "second")
+    there = content(run)
+    with ExitStack() as training:
+        training.enter_context(writing(run))
+
+        def answer(method: str, path: str, forward: Callable[[], Reply]) -> Reply:
+            reply = forward()
+            if "list-type" in path and not ended:
+                ended.append(True)
+                publish(run)
+                training.close()
+            return reply
+
+        ended: list[bool] = []
+        with between(server, answer) as address:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+            staged("s3://data/runs/listed")
+    assert ended
+    assert content(run) == there
+
+
+@pytest.mark.parametrize("last", ["indices.npy", "graph.json"])
+def test_an_interrupted_change_of_a_graph_is_not_a_result(bucket: Bucket, graph: Path, last: str) -> None:
+    bucket.upload(graph, "graphs/changing")
+    mirror = staged("s3://data/graphs/changing")
+    (mirror / "derived.npy").write_bytes(b"made from the files")
+    bucket.upload(write_learnable_graph(graph.parent / f"changed-{last}", nodes=660), "graphs/changing")
+    code = (
+        "import os\nfrom pathlib import Path\nfrom khop.graph.remote import staged\n"
+        "replace = Path.replace\n"
+        "def killed(path, target):\n"
+        "    replace(path, target)\n"
+        f"    if target.name == {last!r}: os.kill(os.getpid(), 9)\n"
+        "Path.replace = killed\n"
+        "staged('s3://data/graphs/changing')\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], env={**ENVIRONMENT, **os.environ}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (mirror / "graph.json").exists() == (last == "graph.json")
+    assert content(staged("s3://data/graphs/changing")) == content(graph.parent / f"changed-{last}")
+
+
+def test_a_new_folder_is_refused_without_a_download(bucket: Bucket, graph: Path) -> None:
+    bucket.upload(graph, "sets/taken")
+    mirror = Location.of("s3://data/sets/taken").mirror
+    with pytest.raises(ValueError, match=r"^s3://data/sets/taken: the folder is not empty; remove it"):
+        refuse_existing_in_store(mirror)
+    assert not mirror.exists()

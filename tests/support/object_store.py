@@ -7,13 +7,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import moto.server  # noqa: F401  # tests are skipped without it
 from pyarrow import fs
+
+from support.gate import wait_until
 
 BUCKET, SECRET = "data", "verysecretkey"
 
@@ -44,6 +49,80 @@ def s3_server(**environment: str) -> Iterator[dict[str, str]]:
     finally:
         server.kill()
         server.wait()
+
+
+Reply = tuple[int, list[tuple[str, str]], bytes]  # status, headers and body
+REFUSED: Reply = (403, [], b"")  # clients do not try again
+
+
+@contextmanager
+def between(
+    environment: Mapping[str, str], answer: Callable[[str, str, Callable[[], Reply]], Reply]
+) -> Iterator[str]:
+    """Yield the address of a server between clients and an S3 server.
+
+    `answer` gets the method and the path of each request, and a function that sends it to the S3 server.
+    """
+    at = environment["AWS_ENDPOINT_URL"].removeprefix("http://")
+    ongoing: list[object] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one(self) -> None:
+            ongoing.append(self)
+            try:
+                self.answer()
+            finally:
+                ongoing.remove(self)
+
+        def answer(self) -> None:
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            is_chunked = self.headers.get("Transfer-Encoding") == "chunked"
+            while is_chunked and (size := int(self.rfile.readline(), 16)):
+                sent += self.rfile.read(size)
+                self.rfile.readline()
+            if is_chunked:
+                self.rfile.readline()
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+
+            def forward() -> Reply:
+                connection = HTTPConnection(at)
+                body = [sent] if is_chunked else sent
+                connection.request(self.command, self.path, body, headers, encode_chunked=is_chunked)
+                reply = connection.getresponse()
+                return reply.status, reply.getheaders(), reply.read()
+
+            status, headers, body = answer(self.command, self.path, forward)
+            self.send_response(status)
+            kept = {name: value for name, value in headers if name.lower() not in _OF_CONNECTION}
+            is_head = self.command == "HEAD"
+            length = next((value for name, value in headers if is_head and name == "Content-Length"), None)
+            for name, value in {**kept, "Content-Length": length or str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+            if not isinstance(sys.exc_info()[1], ConnectionError):  # the client was killed
+                super().handle_error(request, client_address)
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            wait_until(lambda: not ongoing)  # a client that was killed may have requests
+            server.shutdown()
+
+
+_OF_CONNECTION = {"content-length", "transfer-encoding", "connection", "date", "server"}
 
 
 class Bucket:

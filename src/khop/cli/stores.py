@@ -25,7 +25,7 @@ from khop.graph.remote import (
 from khop.run.read import RawRun
 
 _OUTPUTS = {"--out", "-o", "--predictions"}
-_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # click's UsageError
 # Other commands change a graph folder, or start servers over one.
 _COMMANDS = {
     "train", "evaluate", "infer", "predict", "recommend", "profile", "import", "info", "verify", "lookup",
@@ -75,9 +75,7 @@ def _mirrors_of_import(
             others.append(url)
     try:
         written = out(words[1:])
-    except ValueError:  # the file to import is not there
-        written = None
-    except _USAGE_ERROR:  # the command reports it
+    except (ValueError, _USAGE_ERROR):  # the command reports it
         return words
     for url in others:
         _mirror(url, is_output=Location.of(url).mirror == written)
@@ -148,7 +146,7 @@ def publishing(run: Path) -> Iterator[None]:
         with bytes_bar() as notice:
             try:
                 publish(run, notice)
-            except StoreError as problem:
+            except (OSError, ValueError) as problem:  # the error of the block is the one to report
                 tell(f"{problem}. The run stays in the cache, and is uploaded when it is resumed")
         raise
     published(run)

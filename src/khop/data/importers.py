@@ -6,7 +6,7 @@ import implementations or torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -36,6 +36,7 @@ class ImportContext:
     memory: int | None = None  # bytes for edges and columns in memory; None: half of the free memory
     threads: int = 1
     cache: Path | None = None  # folder of downloads; None: the user's cache
+    further: list[Path] = field(default_factory=list)  # folders that an import writes in addition to OUT
 
 
 class Importer(Protocol):
@@ -49,7 +50,7 @@ class Importer(Protocol):
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder atomically. `notice` receives the progress.
 
-        Further folders may be written next to it, named OUT-NAME; `khop import` uploads them with it.
+        Further folders are added to the context's `further`, so that `khop import` uploads them too.
         Returns a text with its size, such as "90 items", and a line for each note, such as omitted edges.
         """
         ...

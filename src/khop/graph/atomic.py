@@ -113,6 +113,11 @@ def _publish(hidden: Path, path: Path) -> None:
     flush_entries(path.parent)
 
 
+def backup_of(folder: Path) -> Path:
+    """Return the name of a folder's content while `replace_folder` renames the new one."""
+    return folder.with_name(f".{folder.name}.old")
+
+
 def flush_entries(folder: Path) -> None:
     """Flush the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,8 @@
 """Files in object stores: staged from a store to the user's cache, and published from there to the store.
 
-Each URL has a mirror, a path in the cache. All other modules use mirrors, which are local files. Files are
-compared by the store's version (ETag), and have sha256 digests. A mirror may have results that could not be
+Each URL has a mirror, a path in the cache. All other modules use mirrors, which are local files. No mirror is
+inside another one: those of s3://b/exp and s3://b/exp/run are in different folders. Files are compared by the
+version (ETag) that the store has, and have sha256 digests. A mirror may have results that could not be
 uploaded: they are uploaded, or moved away, before the mirror is staged again.
 
 This module does not import torch, numpy or rich.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import difflib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
@@ -30,9 +32,9 @@ from itertools import chain, count
 from pathlib import Path
 from tempfile import gettempdir
 from threading import Event, Lock
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from khop.graph.atomic import Meter, ProgressCallback, check_disk, refuse_existing
+from khop.graph.atomic import Meter, ProgressCallback, backup_of, check_disk, refuse_existing
 from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
 from khop.user_cache import cache_folder
 
@@ -86,7 +88,7 @@ def with_urls(text: str) -> str:
     """Replace the paths of mirrors in a text by their URLs."""
     schemes, mirrors = "|".join(_PYARROW), str(_mirrors())
     paths = "|".join(re.escape(path) for path in (mirrors, json.dumps(mirrors)[1:-1]))  # JSON has escapes
-    return re.sub(rf"(?:{paths})/({schemes})/", r"\1://", text)
+    return re.sub(rf"(?:{paths})/\d+/({schemes})/", r"\1://", text)
 
 
 def _mirrors() -> Path:
@@ -131,14 +133,14 @@ class Location:
         """Return the location that a path is the mirror of, or None."""
         path = path.absolute()
         parts = path.relative_to(_mirrors()).parts if path.is_relative_to(_mirrors()) else ()
-        if len(parts) < 3 or parts[0] not in _PYARROW:
-            return None
-        return cls(parts[0], parts[1], "/".join(parts[2:]))
+        is_mirror = len(parts) > 3 and parts[0] == str(len(parts) - 3) and parts[1] in _PYARROW
+        return cls(parts[1], parts[2], "/".join(parts[3:])) if is_mirror else None
 
     @property
     def mirror(self) -> Path:
-        """Path of the mirror in the cache."""
-        return _mirrors() / self.scheme / self.container / self.key
+        """Path of the mirror in the cache. Keys of one depth share a folder, so no mirror is in another."""
+        depth = str(self.key.count("/") + 1)
+        return _mirrors() / depth / self.scheme / self.container / self.key
 
     @property
     def url(self) -> str:
@@ -220,21 +222,35 @@ class Store:
             known = {_text(key).lower(): _text(value) for key, value in (file.metadata() or {}).items()}
             return file, known.get("etag") or f"{file.size()} {known.get('last-modified', '')}"
 
-    def write(self, name: str, source: Path, read: Callable[[int], None]) -> None:
-        """Upload a file atomically: after an error or Ctrl-C, it is not in the store."""
-        with source.open("rb") as file, self.location.asking():
+    def write(self, name: str, file: BinaryIO, read: Callable[[int], None] | None = None) -> None:
+        """Upload a new file atomically: after an error or Ctrl-C, it is not in the store."""
+        with self.location.asking():
             stream = self.system.open_output_stream(self.path(name))
             try:
                 while block := file.read(_BLOCK):
                     stream.write(block)
-                    read(len(block))
+                    if read is not None:
+                        read(len(block))
                 stream.close()
             except BaseException:
                 # pyarrow cannot abort: when the stream is freed, the bytes so far become the file.
                 with suppress(OSError):
                     stream.close()
+                with suppress(OSError):
                     self.system.delete_file(self.path(name))
                 raise
+
+    def replace(self, name: str, file: BinaryIO, read: Callable[[int], None] | None = None) -> None:
+        """Upload a small file, of less than 5 GB, atomically: after an error, the old one is in the store."""
+        folder, _, base = f"/{name}".rpartition("/")
+        new = f"{folder}/.{base}.new".lstrip("/")
+        self.write(new, file, read)
+        try:
+            with self.location.asking():
+                self.system.copy_file(self.path(new), self.path(name))
+        finally:
+            with suppress(OSError):  # hidden files are not read
+                self.system.delete_file(self.path(new))
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files."""
@@ -389,17 +405,17 @@ def staged(url: str, notice: ProgressCallback | None = None) -> Path:
     continues. A folder that a process of this machine is writing is used unchanged. ValueError if nothing is
     there, or for files with other digests than graph.json has.
     """
-    location = Location.of(url)
-    store, found = _found(location, notice)
-    if not found:
-        raise ValueError(f"{location.url}: nothing is there; correct the path")
-    if "" not in found and not set(_FOLDERS) & found.keys():
-        raise ValueError(
-            f"{location.url}: neither a file, nor a graph folder, nor a run folder: it has none of "
-            f"{', '.join(_FOLDERS)}"
-        )
-    _stage(store, found, notice)
-    return location.mirror
+
+    def refuse(location: Location, found: Mapping[str, int]) -> None:
+        if not found:
+            raise ValueError(f"{location.url}: nothing is there; correct the path")
+        if "" not in found and not set(_FOLDERS) & found.keys():
+            raise ValueError(
+                f"{location.url}: neither a file, nor a graph folder, nor a run folder: it has none of "
+                f"{', '.join(_FOLDERS)}"
+            )
+
+    return _staged(Location.of(url), refuse, notice)
 
 
 def local_path(path: str) -> Path:
@@ -412,27 +428,33 @@ def target(url: str, notice: ProgressCallback | None = None) -> Path:
 
     Files that are no longer in the store are removed from the mirror, unless a process is writing them.
     """
+
+    def refuse(location: Location, found: Mapping[str, int]) -> None:
+        if not set(_FOLDERS) & found.keys():
+            _refuse_existing(location, found)
+
     location = Location.of(url)
-    store, found = _found(location, notice)
-    if "" in found:
-        raise ValueError(f"{location.url}: exists already; remove it or choose another name")
-    if found and not set(_FOLDERS) & found.keys():
-        raise ValueError(f"{location.url}: the folder is not empty; remove it or choose another name")
     location.mirror.parent.mkdir(parents=True, exist_ok=True)
-    _stage(store, found, notice)
-    return location.mirror
+    return _staged(location, refuse, notice)
 
 
-def refuse_existing_in_store(path: Path, notice: ProgressCallback | None = None) -> None:
+def refuse_existing_in_store(path: Path) -> None:
     """Raise ValueError if a folder to write exists, also in the store that it is a mirror of."""
     location = Location.at(path)
     if location is not None:
-        target(location.url, notice)
+        _staged(location, _refuse_existing, None)
     refuse_existing(path)
 
 
+def _refuse_existing(location: Location, found: Mapping[str, int]) -> None:
+    if "" in found:
+        raise ValueError(f"{location.url}: exists already; remove it or choose another name")
+    if found:
+        raise ValueError(f"{location.url}: the folder is not empty; remove it or choose another name")
+
+
 def is_there(folder: Path) -> bool:
-    """Return True if a folder exists; for a mirror, if the store has files in it."""
+    """Return True if a folder exists; for a mirror, if the store has it, or a file of its name."""
     location = Location.at(folder)
     return folder.is_dir() if location is None else bool(location.opened().files())
 
@@ -463,104 +485,109 @@ def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
     return is_next and _matches(name[1:], pattern[pattern[0] != "**" :])
 
 
-def _stage(store: Store, found: Mapping[str, int], notice: ProgressCallback | None) -> None:
-    """Update the mirror to the files of the store."""
-    location = store.location
-    waiting = partial(
-        Meter(sum(found.values()), notice).at, f"waiting for the process that reads {location.url}"
-    )
+def _staged(
+    location: Location, refuse: Callable[[Location, Mapping[str, int]], None], notice: ProgressCallback | None
+) -> Path:
+    """Save the results of a mirror, stage it, and return it. `refuse` gets the files of the store.
+
+    The files are listed, results are saved, and the mirror is changed under both locks. A mirror that a
+    process is writing is left unchanged.
+    """
+    store = location.opened()
+    waiting = partial(Meter(0, notice).at, f"waiting for the process that reads {location.url}")
     with (
         _locked(location, "reader", waiting),  # first: readers wait only for each other
         _locked(location, "writer") as is_free,
     ):
-        if not is_free:
-            return
-        if not found:  # `_found` has left only what was in the store once
-            _remove(location.mirror)
-        record, sources, stop = _Record.of(location), _sources(store, found), Event()
-        new = {name for name in sources if not record.has(name, _at(location, name))}
-        check_disk(location.mirror, sum(found[sources[name]] for name in new), location.url)
-        if new and location.mirror.is_dir():
-            for name in _LAST:  # an interrupted folder is not used
-                (location.mirror / name).unlink(missing_ok=True)
-        meter = Meter(sum(found[source] for source in sources.values()), notice)
-        read = partial(_downloaded, store, record, meter, stop)
-        _mark(location).touch()
-        try:
-            changed = [
-                is_changed
-                for names in _in_turn(sources)
-                for is_changed in _at_once([partial(read, name, sources[name]) for name in names], stop)
-            ]
-            _remove_others(location, record, sources, is_changed=any(changed))
-        finally:
-            record.write()
-        _mark(location).unlink()
-        _check_digests(location, record)
+        found = store.files()
+        if is_free:
+            _undo_renames(location.mirror)
+        if is_free and _has_results(location):
+            _save_results(store, found, notice)
+            found = store.files()
+        refuse(location, found)
+        if is_free:
+            _update(store, found, notice)
+    return location.mirror
 
 
-def _found(location: Location, notice: ProgressCallback | None) -> tuple[Store, dict[str, int]]:
-    """Return the store and its files, after results that an earlier command could not upload are safe.
+def _update(store: Store, found: Mapping[str, int], notice: ProgressCallback | None) -> None:
+    """Change a mirror without results to the files of the store."""
+    location = store.location
+    record, sources, stop = _Record.of(location), _sources(store, found), Event()
+    new = {name for name in sources if not record.has(name, _at(location, name))}
+    check_disk(location.mirror, sum(found[sources[name]] for name in new), location.url)
+    was_interrupted = _mark(location).exists()
+    _mark(location).touch()  # before the first change: from now on, other files are not results
+    if not found or location.mirror.is_file() != ("" in found):
+        _remove(location.mirror)
+        record.files.clear()
+    meter = Meter(sum(found[source] for source in sources.values()), notice)
+    read = partial(_downloaded, store, record, meter, stop)
+    try:
+        changed = [
+            is_changed
+            for names in _in_turn(sources)
+            for is_changed in _at_once([partial(read, name, sources[name]) for name in names], stop)
+        ]
+        _remove_others(location, record, sources, is_changed=was_interrupted or any(changed))
+    finally:
+        record.write()
+    _check_digests(location, record)
+    _mark(location).unlink()
 
-    They are uploaded if they continue what the store has, and moved away otherwise.
-    """
-    store = location.opened()
-    found = store.files()
-    with _locked(location, "reader", lambda: None), _locked(location, "writer") as is_free:
-        record = _Record.of(location)
-        if not is_free or not _unpublished(location, record):
-            return store, found
-        if _continues(store, record, found):
-            publish(location.mirror, notice)
-            done = "are uploaded now"
-        else:
-            free = _free(_mirrors() / "unpublished" / location.scheme / location.container / location.key)
-            free.parent.mkdir(parents=True, exist_ok=True)
-            location.mirror.rename(free)
-            done = f"are in {free}"
-        warnings.warn(f"{location.url}: results that an earlier command did not upload {done}", stacklevel=1)
-        return store, store.files()
 
-
-def _unpublished(location: Location, record: _Record) -> list[str]:
-    """Return the files of a mirror that are results, and are not in the store as they are now."""
-    mirror = location.mirror
-    if mirror.is_file():
-        return [] if _is_recorded(location) else [""]
-    if not mirror.is_dir() or _mark(location).exists():  # an interrupted download left other files
-        return []
-    names = _names(mirror)
-    if any(name in _GRAPHS for name in names):  # it may have derived arrays; the last file makes it whole
+def _has_results(location: Location) -> bool:
+    """Return True if a mirror has files that are results, and are not in the store as they are now."""
+    mirror, record = location.mirror, _Record.of(location)
+    if _mark(location).exists():  # an interrupted download left other files
+        return False
+    names = [""] if mirror.is_file() else _names(mirror)
+    if set(_GRAPHS) & set(names):  # Derived arrays are not results. A graph is uploaded if its last file is.
         names = [name for name in names if Path(name).name in _LAST]
-    return [
-        name
-        for name in names
-        if not record.has(name, mirror / name)
-        and not _is_recorded(replace(location, key=f"{location.key}/{name}"))
-    ]
+    return not all(record.has(name, _at(location, name)) for name in names)
 
 
-def _is_recorded(file: Location) -> bool:
-    """Return True if a file is in the record of its mirror, or in that of a folder above it."""
-    parts = file.key.split("/")
-    return any(
-        _Record.of(replace(file, key="/".join(parts[:count]))).has("/".join(parts[count:]), file.mirror)
-        for count in range(len(parts), 0, -1)
-    )
+def _save_results(store: Store, found: Mapping[str, int], notice: ProgressCallback | None) -> None:
+    """Upload results if they continue what the store has, and move them away otherwise."""
+    location = store.location
+    if _continues(store, _Record.of(location), found):
+        publish(location.mirror, notice)
+        done = "are uploaded now"
+    else:
+        free = _free(_mirrors() / "unpublished" / location.mirror.relative_to(_mirrors()))
+        free.parent.mkdir(parents=True, exist_ok=True)
+        location.mirror.rename(free)
+        done = f"are in {free}"
+    warnings.warn(f"{location.url}: results that an earlier command did not upload {done}", stacklevel=1)
 
 
 def _continues(store: Store, record: _Record, found: Mapping[str, int]) -> bool:
-    """Return True if a mirror is a run or a graph, and what the store has is an earlier state of it."""
-    names = set(_names(store.location.mirror)) if store.location.mirror.is_dir() else set()
+    """Return True if a mirror is a run or a graph, and what the store has is an earlier state of it.
+
+    After a kill, the store may have files of the mirror that are not in the record.
+    """
+    names = set(_names(store.location.mirror))
     if CONFIG in names:
-        known = {
+        recorded = {
             _folder(name): _stored(name, file.sha256)
             for name, file in record.files.items()
-            if f"/{name}".endswith(f"/{STATE}")
+            if _is_state(name)
         }
-        version = record.files[CONFIG].version if CONFIG in record.files else None
-        return version == _version(store, CONFIG, found) and _index(store, found) == known
-    return bool(names & set(_GRAPHS)) and found.keys() <= names - set(_LAST)
+        is_known = _index(store, found) in (recorded, _index_of(store.location.mirror))
+        if CONFIG not in found:
+            return is_known and CONFIG not in record.files
+        return is_known and (_is_recorded(store, record, CONFIG) or _is_in_store(store, CONFIG))
+    last = found.keys() & set(_GRAPHS)
+    return bool(names & set(_GRAPHS)) and found.keys() <= names and all(_is_in_store(store, n) for n in last)
+
+
+def _undo_renames(mirror: Path) -> None:
+    """Give checkpoints their names back that were renamed by a writer that was killed."""
+    for backup in mirror.rglob(backup_of(Path("*")).name):
+        folder = backup.with_name(backup.name.removeprefix(".").removesuffix(backup.suffix))
+        if not folder.exists():
+            backup.rename(folder)
 
 
 def _names(folder: Path) -> list[str]:
@@ -592,13 +619,18 @@ def _sources(store: Store, found: Mapping[str, int]) -> dict[str, str]:
     return plain | of_checkpoints
 
 
-def _version(store: Store, name: str, found: Mapping[str, int]) -> str | None:
-    """Return the version of a file, or None if it is not in the store."""
-    if name not in found:
-        return None
+def _is_recorded(store: Store, record: _Record, name: str) -> bool:
+    """Return True if the store has the recorded version of a file."""
     file, version = store.open(name)
     file.close()
-    return version
+    return name in record.files and record.files[name].version == version
+
+
+def _is_in_store(store: Store, name: str) -> bool:
+    """Return True if the store has the bytes of a file of the mirror."""
+    file, _ = store.open(name)
+    with file, store.location.asking():
+        return bool(file.read() == _at(store.location, name).read_bytes())
 
 
 def _index(store: Store, found: Mapping[str, int]) -> dict[str, str]:
@@ -609,6 +641,12 @@ def _index(store: Store, found: Mapping[str, int]) -> dict[str, str]:
     with store.location.asking():
         index: dict[str, str] = json.loads(file.read())
     return index
+
+
+def _index_of(mirror: Path) -> dict[str, str]:
+    """Return the folder in the store of each checkpoint of a mirror."""
+    states = filter(_is_state, _names(mirror))
+    return {_folder(name): _stored(name, _sha256(mirror / name)) for name in states}
 
 
 def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: str, source: str) -> bool:
@@ -645,6 +683,9 @@ def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: 
     if now != version:  # the bytes may be of both versions
         part.unlink()
         raise StoreError(f"{location.url}: {name or 'it'} changed while it was read; try again")
+    if name and path.name not in _LAST:  # until all files are replaced, the folder does not open
+        for last in _LAST:
+            _at(location, last).unlink(missing_ok=True)
     part.replace(path)
     record.add(name, _File.of(path, version, digest.hexdigest()))
     return True
@@ -707,30 +748,33 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
     if location is None or not path.is_dir():
         return
     store, record = location.opened(), _Record.of(location)
-    names = _names(path)
-    index = {
-        _folder(name): _stored(name, _sha256(path / name))
-        for name in names
-        if f"/{name}".endswith(f"/{STATE}")
-    }
+    names, index, there = _names(path), _index_of(path), store.files()
+    is_run = CONFIG in names
     sources = {
         name: f"{index[of]}/{Path(name).name}" if (of := _folder(name)) in index else name for name in names
     }
-    there = store.files() if index else {}
-    changed = [name for name in names if not record.has(name, path / name)]
+    changed = [name for name in names if sources[name] not in there or not record.has(name, path / name)]
     known = [name for name in changed if sources[name] in there and _AT.fullmatch(sources[name])]
     new = [name for name in changed if name not in known]
     meter, stop = Meter(sum((path / name).stat().st_size for name in new), notice), Event()
+    states = {name: record.files[name] for name in set(names) - set(changed) if _is_state(name)}
+
+    def saved(name: str) -> None:
+        write = store.replace if is_run and sources[name] in there else store.write
+        file = _uploaded(store, None if name in known else write, meter, stop, name, sources[name])
+        if _is_state(name):
+            states[name] = file
+        else:
+            record.add(name, file)
+
     try:
-        for name in known:  # of a checkpoint with two names
-            _record_file(store, record, name, sources[name], (path / name).stat())
-        for turn in _in_turn(new):
-            _at_once([partial(_uploaded, store, record, meter, stop, n, sources[n]) for n in turn], stop)
+        for turn in [known, *_in_turn(new)]:
+            _at_once([partial(saved, name) for name in turn], stop)
         if index:
-            with location.asking():
-                stream = store.system.open_output_stream(store.path(INDEX))
-                stream.write(json.dumps(index, indent=1).encode())
-                stream.close()
+            store.replace(INDEX, io.BytesIO(json.dumps(index, indent=1).encode()))
+        # Only now: `_continues` compares the recorded checkpoints with the index.
+        record.files = {name: file for name, file in record.files.items() if not _is_state(name)} | states
+        if index:
             store.remove_folders({_folder(n) for n in there if _AT.fullmatch(n)} - set(index.values()))
             store.remove(name for name in record.files if name in there and name not in sources)
         record.files = {name: file for name, file in record.files.items() if name in sources}
@@ -756,7 +800,19 @@ def _folder(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _uploaded(store: Store, record: _Record, meter: Meter, stop: Event, name: str, source: str) -> None:
+def _is_state(name: str) -> bool:
+    return Path(name).name == STATE
+
+
+def _uploaded(
+    store: Store,
+    write: Callable[[str, BinaryIO, Callable[[int], None]], None] | None,
+    meter: Meter,
+    stop: Event,
+    name: str,
+    source: str,
+) -> _File:
+    """Upload a file unless it is there, and return its entry; a later change is seen by its time."""
     path = store.location.mirror / name
     before = path.stat()
 
@@ -765,16 +821,12 @@ def _uploaded(store: Store, record: _Record, meter: Meter, stop: Event, name: st
             raise StoreError(f"{store.location.url}: the upload was stopped")
         meter.at(f"writing {name}", size)
 
-    store.write(source, path, read)
-    _record_file(store, record, name, source, before)
-
-
-def _record_file(store: Store, record: _Record, name: str, source: str, there: os.stat_result) -> None:
-    """Record that the store has a file as it was in the mirror; a later change is seen by its time."""
-    file, version = store.open(source)
-    file.close()
-    sha256 = _sha256(store.location.mirror / name)
-    record.add(name, _File(version, there.st_size, there.st_mtime_ns, sha256))
+    if write is not None:
+        with path.open("rb") as file:
+            write(source, file, read)
+    there, version = store.open(source)
+    there.close()
+    return _File(version, before.st_size, before.st_mtime_ns, _sha256(path))
 
 
 def publish_files(files: Sequence[Path], notice: ProgressCallback | None = None) -> None:
@@ -792,7 +844,8 @@ def publish_files(files: Sequence[Path], notice: ProgressCallback | None = None)
             store = location.opened()
             if store.files():
                 raise StoreError(f"{location.url}: was written by another process; it is not overwritten")
-            store.write("", path, partial(meter.at, f"writing {location.url}"))
+            with path.open("rb") as file:
+                store.write("", file, partial(meter.at, f"writing {location.url}"))
         except StoreError as error:
             raise kept(new[at:], error) from None
         path.unlink(missing_ok=True)

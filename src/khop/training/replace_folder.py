@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import khop
-from khop.graph.atomic import flush_entries
+from khop.graph.atomic import backup_of, flush_entries
 
 
 def push_folder(folder: Path, files: Mapping[str, bytes], keep: int, place: int = 0) -> None:
@@ -74,7 +74,7 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     File systems cannot replace a non-empty folder atomically. For an instant, the old folder therefore has
     another name; readers get the path from `existing_folder`.
     """
-    old = _beside(folder, "old")
+    old = backup_of(folder)
     if existing_folder(folder) == old:
         old.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
@@ -88,12 +88,12 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def existing_folder(folder: Path) -> Path:
     """Path of the content: `folder`, or its backup if a writer died before it renamed the new folder."""
-    old = _beside(folder, "old")
+    old = backup_of(folder)
     return old if old.exists() and not folder.exists() else folder
 
 
 def _written_beside(folder: Path, files: Mapping[str, bytes]) -> Path:
-    new = _beside(folder, "new")
+    new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     try:
         new.mkdir(parents=True)
@@ -104,10 +104,6 @@ def _written_beside(folder: Path, files: Mapping[str, bytes]) -> Path:
         shutil.rmtree(new, ignore_errors=True)
         raise
     return new
-
-
-def _beside(folder: Path, suffix: str) -> Path:
-    return folder.with_name(f".{folder.name}.{suffix}")
 
 
 def _write(path: Path, content: bytes) -> None:

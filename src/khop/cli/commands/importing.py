@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from glob import escape
 from pathlib import Path
 from typing import Annotated
 
@@ -144,21 +143,16 @@ def import_graph(
     from khop.cli.terminal import bytes_bar
 
     folder = Path() if raw.source == COMMAND_LINE else Path(raw.source).parent
-    importer = component.build(component.options(**options), _context(folder, memory, threads))
+    inputs = _context(folder, memory, threads)
+    importer = component.build(component.options(**options), inputs)
     target = Path("graphs", importer.name) if out is None else out
-    before = _next_to(target)
     with bytes_bar() as notice:
         size, *notes = importer.write(target, notice).split("\n")
-    published(*sorted(_next_to(target) - before), target)
+    published(*inputs.further, target)
     if source == raw.values.get(NAME):
         notes.append(f"{source} is read as {raw.values[KIND]}:{source}")
     name = shlex.quote(with_urls(str(target)))
     typer.echo(with_urls("\n".join([f"{target}: {size}. Show it: khop info {name}", *notes])))
-
-
-def _next_to(out: Path) -> set[Path]:
-    """Return the folders OUT-NAME next to a graph folder, as of published negatives."""
-    return {path for path in out.parent.glob(f"{escape(out.name)}-*") if path.is_dir()}
 
 
 def _context(folder: Path, memory: str, threads: int) -> ImportContext:
@@ -187,7 +181,7 @@ def _spec(source: str) -> RawRun:
             f"khop import {source}: this graph is built in; train on it with khop train {source}. For other "
             "package lists, use scripts/debian_graph.py from khop's sources"
         )
-    if source.endswith(".toml") and not Path(source).is_file():
+    if ":" not in source and ("/" in source or Path(source).suffix) and not Path(source).exists():
         raise ValueError(
             f"{source}: no such file; give a file with kind = ..., or write a graph folder in Python with "
             "khop.write_graph (docs/graph-folder.md)"

@@ -492,7 +492,7 @@ class OgbImporter:
         ogb = OGB_SETS[self.name]
         refuse_existing(out)
         if ogb.has_links:
-            refuse_existing_in_store(negatives_folder(out), notice)
+            refuse_existing_in_store(negatives_folder(out))
         root = root_folder(self.options, self.context, ogb.url, notice)
         folder = set_folder(root, ogb.folders, ["raw"], mirrored(ogb.url, self.options.mirror))
         directions: Directions = "both directions" if self.options.undirected else "as stored"
@@ -500,4 +500,5 @@ class OgbImporter:
         with beside as scratch, with_negatives(ogb, folder, out) as notes:
             read = ogb_links if ogb.has_links else ogb_nodes
             size = read(ogb, folder, directions, scratch).write(out, self.context, notice)
+        self.context.further.extend([negatives_folder(out)] if notes else [])
         return "\n".join([size, *notes])

@@ -257,7 +257,7 @@ class RelbenchImporter:
         name, asked = self.name, self.options.task
         tables, task = out.with_name(f"{out.name}-{asked}"), None
         if asked is not None:
-            refuse_existing_in_store(tables, notice)
+            refuse_existing_in_store(tables)
         folder = self._folder("db", ["db", f"{name}/db"], "*.parquet", name, notice)
         if asked is not None:
             names = [f"tasks/{asked}", f"{name}/tasks/{asked}", f"../tasks/{asked}", asked]
@@ -274,6 +274,7 @@ class RelbenchImporter:
         if task is None:
             return done.counts()
         write_run(task, tables, out)
+        self.context.further.append(tables)
         return f"{done.counts()}\n{task}: train on them by khop train {tables / 'run.toml'}"
 
     def _folder(
