@@ -405,9 +405,7 @@ SPECS = [
         'idd = "id"\nlabel',
         r"nodes.item.idd: no such field; did you mean id",
     ),
-    edited(
-        "files are text", '["users.csv"]', '"users.csv"', r"nodes.user.files is 'users.csv': must be a list"
-    ),
+    edited("files are a number", '["users.csv"]', "7", r"nodes.user.files is 7: must be a list"),
     edited("files are numbers", '["users.csv"]', "[3]", r"nodes.user.files\[0\] is 3: must be text"),
     edited("no files", '["users.csv"]', "[]", r"nodes.user.files is \[\]: must have at least 1 item"),
     edited(

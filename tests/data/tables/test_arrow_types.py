@@ -46,6 +46,11 @@ def run_ends(values: list[str]) -> pa.Array:
     return pa.RunEndEncodedArray.from_arrays(pa.array(range(1, N + 1), pa.int32()), pa.array(values))
 
 
+def uuid_lists() -> pa.Array:
+    uuids = extended("uuid", [u.bytes for u in UUIDS], pa.binary(16))
+    return pa.ListArray.from_arrays(pa.array(range(N + 1), pa.int32()), uuids)
+
+
 # An array, the roles in which it is read, and the array that gives the same graph.
 CASES: dict[str, tuple[Any, set[str], Any]] = {
     "bool": (pa.array([i % 2 == 0 for i in NUMBERS]), {CLASS, NUMBER, CATEGORY, FLAG, WEIGHT}, None),
@@ -74,6 +79,10 @@ CASES: dict[str, tuple[Any, set[str], Any]] = {
     "list of views": (pa.array([[t] for t in TEXTS], pa.list_(pa.string_view())), set(), None),
     "large list": (pa.array(PAIRS, pa.large_list(pa.int32())), {VECTOR}, pa.array(PAIRS)),
     "fixed list": (pa.array(PAIRS, pa.list_(pa.float32(), 2)), {VECTOR}, pa.array(PAIRS)),
+    "list without nulls": (
+        pa.array(PAIRS, pa.list_(pa.field("element", pa.int64(), nullable=False))), {VECTOR}, pa.array(PAIRS),
+    ),
+    "list of uuids": (uuid_lists(), set(), None),
     "list view": (pa.array(PAIRS, pa.list_view(pa.int64())), {VECTOR}, pa.array(PAIRS)),
     "struct": (pa.array([{"a": i} for i in NUMBERS]), set(), None),
     "map": (pa.array([[("k", i)] for i in NUMBERS], pa.map_(pa.string(), pa.int64())), set(), None),

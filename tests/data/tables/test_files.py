@@ -67,6 +67,14 @@ def test_what_is_no_table_does_not_count_in_a_folder(tmp_path: Path, monkeypatch
         find_files(["t"], tmp_path, KEY)
 
 
+def test_links_to_folders_above_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "t" / "sub").mkdir(parents=True)
+    (tmp_path / "t" / "a.csv").write_text("id\n")
+    for name, to in {"up": "..", "top": str(tmp_path), "self": ".", "sub": "../sub"}.items():
+        (tmp_path / "t" / "sub" / name).symlink_to(to)
+    assert [file.name for file in find_files(["t"], tmp_path, KEY)] == ["t/a.csv"]
+
+
 def test_a_file_with_two_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "2025.csv").write_text("id\n")

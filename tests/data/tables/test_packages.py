@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from collections.abc import Callable
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from khop.data.tables.packages import driver, numpy_of, reading, without_blanks
+from khop.data.tables.packages import driver, numpy_of, plain, reading, without_blanks
 
 
 @pytest.mark.parametrize(
@@ -122,3 +123,20 @@ def test_blanks_at_both_ends_do_not_depend_on_other_rows() -> None:
     assert [without_blanks(pa.array([one], pa.string()))[0].as_py() for one in texts] == want
     assert without_blanks(pa.array([1, 2])).to_pylist() == [1, 2]
     assert without_blanks(pa.array([], pa.string())).to_pylist() == []
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
+def test_lists_keep_their_rows_without_python_objects(kind: Callable[[pa.Field], pa.DataType]) -> None:
+    rows = [[0.5, 1.5], None, [], [2.5], [3.5, 4.5]]
+    lists = pa.array(rows, kind(pa.field("element", pa.float32(), nullable=False)))
+    for first in range(len(rows)):
+        made = plain(lists.slice(first, 3))
+        made.validate(full=True)
+        assert made.to_pylist() == rows[first : first + 3]
+        assert made.type in (pa.list_(pa.float32()), pa.large_list(pa.float32()))
+
+
+def test_uuids_in_lists_are_text() -> None:
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(15) + b"\1"] * 2, pa.binary(16)))
+    lists = pa.ListArray.from_arrays(pa.array([0, 0, 2], pa.int32()), uuids)
+    assert plain(lists).to_pylist() == [[], ["00000000-0000-0000-0000-000000000001"] * 2]

@@ -68,7 +68,8 @@ def read(tmp_path: Path, text: str) -> object:
         ("0.1, 0.1]", "0.1, 0.2]", "nodes.item.split: ratio [0.8, 0.1, 0.2]: must be three shares"),
         ("source =", "sources =", 'edges."user buys item".'),
         ("[nodes.user]", "[node.user]", "node: no such field; did you mean nodes?"),
-        ('["users.parquet"]', '"users.parquet"', "nodes.user.files is 'users.parquet': must be a list"),
+        ('["users.parquet"]', "7", "nodes.user.files is 7: must be a list"),
+        ('["users.parquet"]', '""', "nodes.user.files is '': must have at least 1 character"),
         ("time = {", "time = ", "not TOML"),
     ],
 )

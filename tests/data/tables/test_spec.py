@@ -181,7 +181,9 @@ def test_columns_have_a_kind_or_a_table(validator: Any, right: dict[str, Any]) -
         {"nodes": {}},
         spec_schema_spec() | {"node": {}},
         spec_schema_spec(idd="id"),
-        spec_schema_spec(files="items.csv"),
+        spec_schema_spec(files=7),
+        spec_schema_spec(files=""),
+        spec_schema_spec(files=[]),
         spec_schema_spec({"x": "numbr"}),
         spec_schema_spec({"x": {"kind": "number", "missing": "median"}}),
         spec_schema_spec({"x": {"kind": "number", "words": 3}}),
@@ -201,6 +203,15 @@ def test_wrong_specs_are_refused_by_the_schema_and_by_khop(validator: Any, wrong
 def test_a_label_may_be_a_name_or_a_table(validator: Any) -> None:  # noqa: ANN401
     validator.validate(spec_schema_spec(label="kind"))
     validator.validate(spec_schema_spec(label={"column": "kind", "kind": "multi", "separator": "|"}))
+
+
+def test_files_may_be_a_path_or_a_list(validator: Any) -> None:  # noqa: ANN401
+    one = spec_schema_spec(files="items.csv")
+    validator.validate(one)
+    assert checked_spec(one, "spec.toml") == checked_spec(spec_schema_spec(files=["items.csv"]), "spec.toml")
+    split = {"train": "e.csv", "val": "v.csv", "test": "t.csv"}
+    found = spec(edges={"user buys item": {**BUYS, "files": "*.csv"}}, splits=split)
+    assert found.edges["user buys item"].split == found.splits
 
 
 def test_it_has_the_descriptions_of_the_fields_and_no_null() -> None:

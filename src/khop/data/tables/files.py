@@ -43,7 +43,7 @@ from khop.graph.remote import is_url, matches, with_urls
 
 BATCH_ROWS = 1 << 17
 _CHUNK = 1 << 20  # bytes
-_START = 1 << 8
+_START = 1 << 8  # bytes, enough for signatures
 _MIXED = re.compile("reached an invalid state|unterminated quote")  # also for mixed line ends
 _INVALID = 'invalid UTF-8; save the file as UTF-8, or give its encoding, as encoding = "latin-1"'
 _PROBLEMS = {
@@ -621,9 +621,10 @@ def _matches(pattern: str, folder: Path, key: str) -> list[str]:
 def _of_folder(pattern: str, folder: Path, key: str) -> list[str]:
     """Return the tables in a folder and its subfolders; ValueError unless all have the same format.
 
-    Other files, and hidden ones, are no tables.
+    Other files, and hidden ones, are not tables. Links are followed, unless they lead to a folder above.
     """
-    found = sorted(map(Path, glob("**/*", root_dir=folder / pattern, recursive=True)))
+    whole = folder / pattern
+    found = sorted(path.relative_to(whole) for path in _below(whole, tuple(whole.resolve().parents)))
     names = [one for one in found if one.name.lower().endswith(tuple(FORMATS))]
     for one in names:
         refuse_special(folder / pattern / one, f"{key}: {Path(pattern, one)}")
@@ -635,6 +636,18 @@ def _of_folder(pattern: str, folder: Path, key: str) -> list[str]:
             f'{key}: {pattern} is a folder with {what}; name its files, as "{pattern}/*.parquet"'
         )
     return [str(Path(pattern, one)) for one in names]
+
+
+def _below(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield the files of a folder and its subfolders, except hidden ones; `above` are its parents."""
+    place = folder.resolve()
+    for path in folder.iterdir() if place not in above else ():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _below(path, (*above, place))
+        else:
+            yield path
 
 
 def _near(pattern: str, folder: Path) -> str:

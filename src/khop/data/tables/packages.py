@@ -177,9 +177,16 @@ def plain(array: Any) -> Any:
         return (
             pa.DictionaryArray.from_arrays(array.indices, values) if is_kept else values.take(array.indices)
         )
-    if pa.types.is_nested(dtype):  # rare, and Arrow's own casts of list views lose nulls
-        return pa.array(array.to_pylist(), wanted)
-    return array.cast(wanted)
+    return _plain_lists(array, wanted) if pa.types.is_nested(dtype) else array.cast(wanted)
+
+
+def _plain_lists(array: Any, wanted: Any) -> Any:
+    """Return lists, or list views, as lists of plain values. Arrow's casts of list views lose nulls."""
+    is_large = pa.types.is_large_list(wanted)
+    lengths = numpy_of(pc.fill_null(pc.list_value_length(array), 0))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64() if is_large else pa.int32())
+    kind, nulls = pa.LargeListArray if is_large else pa.ListArray, array.is_null()
+    return kind.from_arrays(offsets, plain(array.flatten()), mask=nulls if array.null_count else None)
 
 
 def _is_json(field: Any) -> bool:

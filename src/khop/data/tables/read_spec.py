@@ -132,6 +132,8 @@ def _written_path(location: tuple[int | str, ...], values: object) -> tuple[str 
                 values = values[part]
             case list() | tuple() if isinstance(part, int) and part < len(values):
                 values = values[part]
+            case str() if isinstance(part, int):  # one value for a list
+                continue
             case _ if number < len(location) - 1 or part in _TAGS or "[" in str(part):
                 continue
         kept.append(part)

@@ -329,6 +329,14 @@ class Label(SpecTable):
         return self
 
 
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+_Names = Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
+Files = Annotated[_Names, BeforeValidator(_listed, json_schema_input_type=Name | _Names)]
+
+
 def _label(value: Any) -> Any:
     return {"column": value} if isinstance(value, str) else value
 
@@ -336,8 +344,8 @@ def _label(value: Any) -> Any:
 class Source(SpecTable):
     """A table: files, a table of a database, or a table object of this process."""
 
-    files: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = None
-    """Paths and globs, relative to the spec: Parquet, CSV (also .gz, .zst), JSON lines, Arrow."""
+    files: Files | None = None
+    """A path or a list of paths, also globs, relative to the spec: Parquet, CSV, JSON lines, Arrow."""
     format: Format | None = None
     """Format of the files; default: by their extensions."""
     database: Name | None = None
@@ -431,7 +439,7 @@ def _names(table: Mapping[str, Any], file: str) -> bool:
     """Return True if a table names a file, directly or by a glob, or does not name rows."""
     if not {"files", "database", "rows"} & set(table):
         return True
-    path, patterns = PurePath(os.path.normpath(file)), table.get("files") or ()
+    path, patterns = PurePath(os.path.normpath(file)), _listed(table.get("files")) or ()
     found = [PurePath(os.path.normpath(one)) for one in patterns if isinstance(one, str)]
     is_flat = [one for one in found if len(one.parts) == len(path.parts) or "**" in one.parts]
     return any(fnmatchcase(str(path), str(one)) for one in is_flat)
