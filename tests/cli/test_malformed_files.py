@@ -269,7 +269,7 @@ def test_a_file_is_refused_with_its_place(
 
 
 UNREADABLE = (*ENTRANCES, Entrance("database", IDS, IMPORT, DATABASE))
-# Root may read all files, unless the process gives up that capability: it is 1 and 2 of Linux.
+# Root may read all files, unless the process gives up CAP_DAC_OVERRIDE (1) and CAP_DAC_READ_SEARCH (2).
 AS_USER = (
     "import ctypes, os, sys; [ctypes.CDLL(None).prctl(24, capability) for capability in (1, 2)]; "
     "os.execv(sys.executable, [sys.executable, '-m', 'khop', *sys.argv[1:]])"

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import current_process
 from pathlib import Path
 
 WAIT_S = 120.0  # for what comes on any machine, unless something is broken
@@ -58,11 +59,12 @@ class Gate:
     def stand(self) -> None:
         """Stay until a signal ends that."""
         atexit.register((self.folder / f"{os.getpid()}.left").touch)
+        (self.folder / f"{os.getpid()}.name").write_text(current_process().name)  # as "rank 1"
         (self.folder / str(os.getpid())).touch()  # last: from now on a signal may come
         wait_until(lambda: False)
 
     def wait_for(self, count: int, started: subprocess.Popen[str]) -> list[int]:
-        """The processes that stand here, once there are `count`; `started` is the one that the test began."""
+        """The processes that stand here, by rank, once there are `count`; `started` is that of the test."""
 
         def are_here() -> bool:
             assert started.poll() is None, "the process has ended before it came to the gate"
@@ -76,4 +78,7 @@ class Gate:
         return self._names(".left")
 
     def _names(self, suffix: str) -> list[int]:
-        return sorted(int(path.stem) for path in self.folder.iterdir() if path.suffix == suffix)
+        found = [path for path in self.folder.iterdir() if path.suffix == suffix]
+        return [
+            int(path.stem) for path in sorted(found, key=lambda path: path.with_suffix(".name").read_text())
+        ]

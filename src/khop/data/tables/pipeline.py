@@ -517,7 +517,10 @@ def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
 def _document(
     work: ImportState, nodes: Mapping[str, tuple[NodeEntry, Mapping[str, Any]]], edges: list[_SpilledEdges]
 ) -> bytes:
-    """Return the record for later data and runs: unit, encoders, ...; no paths, filters or secrets."""
+    """Return the record for later data and runs, as JSON.
+
+    It has the time unit, times of splits, columns, encoders and labels, but no paths, filters or secrets.
+    """
     content: dict[str, Any] = {"format": FORMAT, "time_unit": work.unit}
     if work.given is not None:
         content[LATER] = {"encoders": work.given.sha256, "rows": work.rows}
