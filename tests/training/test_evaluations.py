@@ -18,8 +18,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
+from khop.batch import Batch
+from khop.distributed.processes.group import this_group
 from khop.errors import Terminated
+from khop.models.sage import SAGE
 from khop.training.checkpoint import load_checkpoint
 from khop.training.evaluations import EvaluationPlan
 from khop.training.optimizer_settings import Plateau, Schedule
@@ -28,8 +32,11 @@ from khop.training.settings import CheckpointPolicy, TrainerSettings
 from khop.training.step_clock import Unwatched
 from khop.training.trainer import Trainer
 from khop.training.trainer_state import TrainerState
+from support.covered import covered
 from support.recorded_runs import late_losses
+from support.small_graphs import one_type
 from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
+from support.started_ranks import StartedRanks
 
 WITHIN = {"evaluate_every": 0.4}  # after every second update: 2, 4, 6, 8, 10, ...
 
@@ -51,6 +58,7 @@ def test_evaluations_of_decimal_fractions_are_spread_over_epochs() -> None:
     assert len(due(TrainerSettings(epochs=2, evaluate_every=0.05), 1007, 2014)) == 40
     assert due(TrainerSettings(epochs=2, evaluate_every=0.3), 10, 20) == [3, 6, 9, 12, 15, 18, 20]
     assert due(TrainerSettings(epochs=5, evaluate_every=2), 3, 15) == [6, 12, 15]
+    assert due(TrainerSettings(epochs=1, evaluate_every=1e-8), 5, 5) == [1, 2, 3, 4, 5]
     assert due(TrainerSettings(epochs=4, evaluate_every=1.5), 4, 16) == [6, 12, 16]
     assert due(TrainerSettings(epochs=4, max_steps=7), 4, 7) == [4, 7]
 
@@ -339,3 +347,44 @@ def test_lines_of_evaluations_come_back_from_the_checkpoint(tmp_path: Path) -> N
 def test_settings_out_of_range_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainerSettings(epochs=2, **settings)  # type: ignore[arg-type]
+
+
+class _Normed(nn.Module):
+    """SAGE with batch normalization of its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = SAGE.for_graph(one_type().store, 16)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, batch: Batch) -> Tensor:
+        outputs: Tensor = self.norm(self.inner(batch))
+        return outputs
+
+
+@covered
+def _train_normed(rank: int, device: str, out: Path) -> None:
+    """Compare the statistics of all ranks in each evaluation, and before an epoch."""
+    group, model = this_group(), _Normed()
+    seen = []
+
+    def compare(*_: int) -> Mapping[str, float]:
+        found = group.gather(model.get_buffer("norm.running_mean"))
+        assert found[0].equal(found[1])
+        seen.append(found[0])
+        return {"val": 0.5}
+
+    run = SmallRun(out, evaluate=compare, model=lambda: model).with_(epochs=2, evaluate_every=2)
+    trainer = run.trainer()
+    trainer._before_epoch = compare  # type: ignore[assignment]
+    trainer.fit()
+    assert len(seen) == 3
+    assert not seen[0].equal(seen[1])
+    if rank == 0:
+        assert load_checkpoint(out / "checkpoints/last").model["norm.running_mean"].equal(seen[-1])
+
+
+def test_ranks_evaluate_with_the_statistics_that_a_checkpoint_has(
+    ranks: StartedRanks, tmp_path: Path
+) -> None:
+    ranks.launch(_train_normed, 2, (tmp_path / "run",))

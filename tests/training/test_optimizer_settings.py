@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from khop.distributed.processes.group import ALONE, Group, this_group
 from khop.models.node_embedding import NodeEmbedding
-from khop.training.gradients import BucketAverage, GradientClock, averaging, broadcast_weights
+from khop.training.gradients import BucketAverage, GradientClock, averaging, broadcast
 from khop.training.optimizer_settings import (
     ModelOptimizer,
     OptimizerSettings,
@@ -374,7 +374,7 @@ def _average(rank: int, device: str) -> None:
     assert gradients[2].item() == 3.5
     model = torch.nn.Linear(2, 2)
     torch.nn.init.constant_(model.weight, float(rank))
-    broadcast_weights(group, model)
+    broadcast(group, model.parameters())
     assert model.weight.eq(0).all()
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from khop.distributed.processes.group import Group, this_group
 from khop.errors import Unsupported
-from khop.training.gradients import broadcast_weights
+from khop.training.gradients import broadcast
 from khop.training.settings import Launches, TrainerSettings
 from khop.training.steps import BatchLoader, SamplingLoader, Steps
 from khop.training.tasks import Task
@@ -50,7 +50,7 @@ def chosen_steps(
         return single()
     if launches == "auto" and group.rank == 0:
         say("steps are recorded as CUDA graphs; --launches single launches them one by one")
-    broadcast_weights(group, model)
+    broadcast(group, (*model.parameters(), *model.buffers()))
     return steps
 
 

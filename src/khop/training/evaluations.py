@@ -34,6 +34,7 @@ class EvaluationPlan:
         """Make the plan of a run with `steps` steps per epoch."""
         last = settings.epochs * steps
         every = Fraction(settings.evaluate_every).limit_denominator(_LARGEST_DENOMINATOR)
+        every = max(every, Fraction(1, _LARGEST_DENOMINATOR))  # else a smaller number is 0
         return cls(steps, min(last, settings.max_steps or last), steps * every)
 
     @property

@@ -81,10 +81,10 @@ class BucketAverage:
             torch._foreach_copy_(bucket, [p.view_as(g) for p, g in zip(parts, bucket, strict=True)])
 
 
-def broadcast_weights(group: Group, model: nn.Module) -> None:
-    """Broadcast the parameters and buffers of rank 0. Collective."""
-    tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
-    group.share_rows(tensors, [0] * len(tensors))
+def broadcast(group: Group, tensors: Iterable[Tensor]) -> None:
+    """Overwrite tensors by those of rank 0. Collective."""
+    detached = [tensor.detach() for tensor in tensors]
+    group.share_rows(detached, [0] * len(detached))
 
 
 def _buckets(gradients: Iterable[Tensor], most: int) -> Iterable[list[Tensor]]:

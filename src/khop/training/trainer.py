@@ -30,6 +30,7 @@ from khop.training import traffic
 from khop.training.checkpoint import restore_model, restore_optimizer, shared_checkpoint
 from khop.training.chosen_steps import chosen_steps
 from khop.training.evaluations import CHOSEN_BY, EvaluationPlan, best_name, best_record, named_scores
+from khop.training.gradients import broadcast
 from khop.training.linear_setup import linear_ways
 from khop.training.optimizer_settings import ModelOptimizer, set_next
 from khop.training.run_log import EPOCHS, Record
@@ -411,6 +412,7 @@ class Trainer:
         self._seconds = dict.fromkeys((*STAGES, "evaluating"), 0.0)
         begun = time.monotonic()
         if self.state.step == 0:
+            self._share_buffers()
             self._before_epoch(self.state.epoch)
         with closing(self._computed()) as steps:
             while not self._ends_within() and (step := next(steps, None)) is not None:
@@ -443,10 +445,18 @@ class Trainer:
     def _evaluated(self) -> dict[str, float]:
         """Evaluate the model; return its scores by their names in records."""
         begun, (model, state) = time.perf_counter(), (self.model, self.state)
+        self._share_buffers()
         checkpoint = self._output.folder / LAST
         scores = named_scores(self.evaluate, model, self.task.metric, state, self.settings, checkpoint)
         self._seconds["evaluating"] += time.perf_counter() - begun
         return scores
+
+    def _share_buffers(self) -> None:
+        """Take rank 0's statistics of BatchNorm, which checkpoints have, and all like it. Collective."""
+        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        if buffers:
+            with self._group.exchanging("sharing buffers"):
+                broadcast(self._group, buffers)
 
     def _end_evaluation(self, scores: Mapping[str, float], seconds: float) -> None:
         """Log an evaluation within the epoch, and save the state if it is among the best."""
