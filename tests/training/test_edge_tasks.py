@@ -224,3 +224,15 @@ def test_infonce_is_the_cross_entropy_of_the_link_among_its_negatives() -> None:
 def test_margin_and_temperature_are_above_zero(loss: Callable[[float], LinkLoss], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} 0: must be above 0"):
         loss(0)
+
+
+@pytest.mark.parametrize("kind", ["bce", "bpr", "margin", "infonce"])
+def test_losses_of_bfloat16_scores_are_float32(kind: str) -> None:
+    batch = LinkBatches(NegativeMode.TRIPLET).batch()
+    shape = batch.links[BUYS].negatives.shape  # type: ignore[union-attr]
+    negatives = 4 - torch.arange(math.prod(shape)).reshape(shape) / 64
+    scores = {BUYS: LinkScores(torch.full((shape[0],), 4.0), negatives)}
+    coarse = {BUYS: LinkScores(scores[BUYS].pairs.bfloat16(), negatives.bfloat16())}
+    exact = {BUYS: LinkScores(scores[BUYS].pairs, negatives.bfloat16().float())}
+    assert LinkPrediction(kind).losses(coarse, batch).dtype == torch.float32
+    assert LinkPrediction(kind).losses(coarse, batch).equal(LinkPrediction(kind).losses(exact, batch))

@@ -188,6 +188,11 @@ class LinkScores:
     pairs: Tensor  # (pairs)
     negatives: Tensor | None = None  # (links, k), for triplets: negative destinations, then sources
 
+    def in_float32(self) -> LinkScores:
+        """Return scores of at least float32; autocast computes some in bfloat16 or float16."""
+        wide = torch.promote_types(self.pairs.dtype, torch.float32)
+        return LinkScores(self.pairs.to(wide), None if self.negatives is None else self.negatives.to(wide))
+
 
 @dataclass(frozen=True, eq=False)
 class ScoresByType(Mapping[EdgeType, LinkScores]):

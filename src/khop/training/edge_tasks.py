@@ -410,10 +410,10 @@ class LinkPrediction:
         is_plain = len(given) in (0, len(labels)) and all(each.dim() == 1 for each in given)
         if together is not None and is_plain:
             # One operation for any number of edge types.
-            return self.loss.of_scores(next(iter(output)), together, torch.cat(given) if given else None)
-        return torch.cat(
-            [self.loss.of_scores(t, output[t], of_type) for t, of_type in zip(output, labels, strict=True)]
-        )
+            scores = together.in_float32()
+            return self.loss.of_scores(next(iter(output)), scores, torch.cat(given) if given else None)
+        of_types = zip(output, labels, strict=True)
+        return torch.cat([self.loss.of_scores(t, output[t].in_float32(), of) for t, of in of_types])
 
     def score(self, links: Tensor, negatives: Tensor) -> float:
         """Compute the metric of links, each compared with its negatives.
