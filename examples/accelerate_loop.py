@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, set_seed
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric  # pip install torchmetrics
 
 import khop
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import SAGEConv
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric  # pip install torchmetrics
 
 import khop
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric  # pip install torchmetrics
 
 import khop
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric  # pip install torchmetrics
 from torchmetrics.classification import MulticlassAccuracy
 
 import khop

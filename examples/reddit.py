@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.datasets import Reddit
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric  # pip install torchmetrics
 
 import khop
 

@@ -103,7 +103,6 @@ CONFINED = {
     "tomli_w": {"run", "cli"},
     "tomllib": {"arguments", "run", "cli", "data", "servers"},  # servers: token files
     "torch_geometric": {"pyg"},
-    "torchmetrics": {"training"},
     "triton": {"kernels"},
     "typer": {"cli"},
     "yaml": {"data"},

@@ -153,6 +153,15 @@ def test_auc_and_average_precision_are_what_torchmetrics_finds() -> None:
     assert ours == pytest.approx(float(binary_average_precision(scores, labels)), abs=1e-6)
 
 
+def test_classes_without_a_label_have_no_area() -> None:
+    logits, labels = torch.eye(4)[:3] * 5, torch.arange(3)
+    assert roc_auc(logits, labels) == 1.0
+    logits, labels = torch.randn(60, 4, generator=torch.Generator().manual_seed(1)), torch.arange(60) % 3
+    shares = logits.double().softmax(dim=1)
+    expected = sum(pairs_in_order(shares[:, label], labels == label) for label in range(3)) / 3
+    assert roc_auc(logits, labels) == pytest.approx(expected, abs=1e-12)
+
+
 def test_auc_counts_scores_that_differ_in_the_last_bit() -> None:
     scores = torch.tensor([1.0, 1.0 + 2**-23])
     assert binary_roc_auc(scores, torch.tensor([0, 1])) == 1.0
@@ -260,6 +269,7 @@ def test_a_scale_is_that_of_the_known_labels_and_constant_numbers_have_deviation
     labels = torch.tensor([[1.0, 5.0], [3.0, 5.0], [math.nan, 5.0]])
     assert LabelScale.of(labels) == LabelScale((2.0, 5.0), (1.0, 1.0))
     assert LabelScale.of(torch.tensor([2, 4])) == LabelScale((3.0,), (1.0,))
+    assert LabelScale.of(torch.full((3,), 0.1, dtype=torch.float64)).deviation == (1.0,)
     with pytest.raises(ValueError, match="labels: none is known"):
         LabelScale.of(torch.full((2,), math.nan))
 

@@ -6,6 +6,7 @@ scorer gets the score of a random guess.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -183,10 +184,10 @@ def f1_macro(logits: Tensor, labels: Tensor) -> float:
 
 
 def roc_auc(logits: Tensor, labels: Tensor) -> float:
-    """Exact area under the ROC curve: of class 1 for two classes, else the mean of one-vs-rest areas."""
-    # Imported here: torchmetrics takes longer to import than torch, and imports matplotlib.
-    from torchmetrics.functional.classification import multiclass_auroc
+    """Exact area under the ROC curve: of class 1 for two classes, else the one-vs-rest mean.
 
+    Classes without a label have no area, and are left out of the mean.
+    """
     present = torch.unique(labels)
     if present.numel() < 2:
         raise ValueError(
@@ -196,8 +197,8 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
     if logits.shape[1] == 2:
         return binary_roc_auc(scores[:, 1] - scores[:, 0], labels)
     shares = torch.softmax(scores, dim=1)
-    check_scores(shares, "roc-auc")
-    return float(multiclass_auroc(shares, labels, num_classes=logits.shape[1]))
+    areas = [binary_roc_auc(shares[:, c], labels == c) for c in present.tolist()]
+    return sum(areas) / len(areas)
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
@@ -266,7 +267,9 @@ def r2(outputs: Tensor, labels: Tensor) -> float:
     labels = labels.double()
     residual = (outputs.double() - labels).square().nansum(0)
     total = (labels - labels.nanmean(0)).square().nansum(0)
-    if bool((total == 0).any()):
+    known = ~labels.isnan()
+    least, most = (labels.where(known, bound) for bound in (math.inf, -math.inf))
+    if bool((least.amin(0) >= most.amax(0)).any()):  # their mean may be rounded
         raise ValueError("r2: all labels of a column are equal, and two different values are required")
     return float((1 - residual / total).mean())
 

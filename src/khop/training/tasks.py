@@ -253,7 +253,7 @@ class LabelScale:
         if not all(column.size for column in known):
             raise ValueError("labels: none is known; a scale needs at least one known label of each value")
         mean = tuple(float(column.mean()) for column in known)
-        return cls(mean, tuple(float(column.std()) or 1.0 for column in known))
+        return cls(mean, tuple(float(column.std()) if np.ptp(column) else 1.0 for column in known))
 
 
 UNSCALED = LabelScale()
