@@ -163,20 +163,26 @@ def test_a_wheel_built_by_one_newer_python_loads_in_another(tmp_path: Path) -> N
         subprocess.run([python, "-I", "-S", "-c", _LOAD.format(folder=str(tmp_path / "khop"))], check=True)
 
 
-def _modules_after(statement: str) -> set[str]:
-    """What is loaded in a new process once `statement` ran."""
-    script = f"{statement}\nimport sys, json; print(json.dumps(list(sys.modules)))"
+def _modules_of(statement: str, after: str) -> set[str]:
+    """What `statement` loads in a new process in which `after` has run."""
+    script = f"""
+import json, sys
+{after}
+before = set(sys.modules)
+{statement}
+print(json.dumps(list(set(sys.modules) - before)))
+"""
     return set(json.loads(_lines(sys.executable, "-c", script)[0]))
 
 
 def test_importing_khop_imports_nothing_else() -> None:
-    imported = _packages(_modules_after("import khop") - _modules_after("pass"))
+    imported = _packages(_modules_of("import khop", after="pass"))
     assert imported - set(sys.stdlib_module_names) == {"khop"}
 
 
 def test_all_public_names_import_little_beyond_torch() -> None:
     """So that a program's start costs what torch costs: benchmarks/import_time.py has the ratio."""
-    extra = _packages(_modules_after("from khop import *") - _modules_after("import torch"))
+    extra = _packages(_modules_of("from khop import *", after="import torch"))
     heavy = {"torch_geometric", "pyarrow", "matplotlib", "torchmetrics", "pydantic", "typer", "rich", "scipy"}
     assert extra & heavy == set()
     assert extra <= {"khop", "numpy", "safetensors", "annotated_types"} | set(sys.stdlib_module_names)

@@ -241,29 +241,18 @@ def test_a_stopped_call_continues_with_another_memory(tmp_path: Path) -> None:
         assert torch.equal(found[f"x_{hop}"], whole[f"x_{hop}"])
 
 
+@pytest.mark.parametrize("source", ["parts", pytest.param("g", marks=pytest.mark.long)])
 @pytest.mark.parametrize("procs", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_processes_share_the_work_and_change_no_bit(tmp_path: Path, procs: int) -> None:
+def test_processes_share_the_work_and_change_no_bit(tmp_path: Path, procs: int, source: str) -> None:
     edges, x = random_graph(dtype=torch.float64)
     graph = written(tmp_path / "g", edges, x)
     khop.partition_graph(graph, tmp_path / "parts", parts=2, method="hash")
-    for source in ("g", "parts"):
-        alone = propagated(tmp_path / source, tmp_path / f"{source}-1")
-        out = tmp_path / f"{source}-{procs}"
-        command = [
-            sys.executable,
-            "-m",
-            "khop",
-            "graph",
-            "propagate",
-            tmp_path / source,
-            out,
-            "--columns",
-            "x",
-        ]
-        subprocess.run([*command, "--procs", str(procs)], check=True, capture_output=True)
-        found = khop.open_graph(out).columns["item"]
-        for hop in (1, 2, 3):
-            assert torch.equal(alone[f"x_{hop}"], found[f"x_{hop}"])
+    alone, out = propagated(tmp_path / source, tmp_path / "alone"), tmp_path / "together"
+    words = ["graph", "propagate", tmp_path / source, out, "--columns", "x", "--procs", str(procs)]
+    subprocess.run([sys.executable, "-m", "khop", *words], check=True, capture_output=True)
+    found = khop.open_graph(out).columns["item"]
+    for hop in (1, 2, 3):
+        assert torch.equal(alone[f"x_{hop}"], found[f"x_{hop}"])
 
 
 def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def assert_same_course(run: Path, other: Path) -> None:
         assert {name: mine[name] for name in baselines} == {name: other_s[name] for name in baselines}
 
 
-FEW: Trained = {2: [("shop", "features"), ("diary", "features"), ("spotted", "all")]}
+FEW: Trained = {2: [("shop", "features"), ("spotted", "all")]}
 
 
 @pytest.mark.parametrize(

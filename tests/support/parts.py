@@ -16,7 +16,8 @@ LONG_FILES = (
     "processes/test_rank_process.py", "test_examples.py", "test_forks.py", "test_fresh_clone.py",
     "test_lightning_loops.py", "test_process_tuning.py",
     "test_site_browser.py", "test_taobao.py", "test_tutorials.py", "test_walks.py",
-    "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_versions.py",
+    "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_lightning.py",
+    "pyg/test_versions.py",
 )  # fmt: skip
 LONG_FIXTURES = ("site", "wheel")  # built by these tests
 PROGRAMS = {  # by package of Debian: a program of it, or a pattern of its path

@@ -89,7 +89,7 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_no
     assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-9)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("is_kept", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_shapes_that_batches_exceed_are_enlarged(tmp_path: Path, is_kept: bool) -> None:
     """The batches of steps 0 and 1 are known before step 5. All batches are drawn by kernels."""
