@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -131,3 +132,11 @@ def test_an_error_of_a_component_is_not_called_a_bug_of_khop(
     assert "likely a bug in khop" in said(lambda: FAMILY.load(None))  # type: ignore[arg-type]
     of_rank = f'rank 1 failed with KeyError: a\n\nFile "{__file__}", line 1\nFile "{file}", line 3, in x'
     assert f"raised in {file}, line 3" in sentence(RuntimeError(of_rank), "X")
+
+
+def test_a_note_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    start.set_warnings_up()
+    for message in ("the zone is UTC", "the unit is s", "the zone is UTC"):
+        warnings.showwarning(message, UserWarning, str(Path(khop.__file__)), 1)
+    assert capsys.readouterr().err == "khop: the zone is UTC\nkhop: the unit is s\n"

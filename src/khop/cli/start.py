@@ -142,8 +142,9 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def set_warnings_up() -> None:
-    """Print warnings of khop like errors: one sentence, without file and line."""
+    """Print warnings of khop like errors: one sentence, once, without file and line."""
     as_python_does = warnings.showwarning
+    printed: set[str] = set()  # Python forgets what it has shown when a library changes its filters
 
     def show(
         message: Warning | str,
@@ -154,7 +155,9 @@ def set_warnings_up() -> None:
         line: str | None = None,
     ) -> None:
         if file is None and "khop" in Path(filename).parts:
-            print(f"khop: {message}", file=sys.stderr)
+            if str(message) not in printed:
+                print(f"khop: {message}", file=sys.stderr)
+            printed.add(str(message))
         else:
             as_python_does(message, category, filename, lineno, file, line)
 
