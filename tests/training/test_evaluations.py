@@ -388,3 +388,51 @@ def test_ranks_evaluate_with_the_statistics_that_a_checkpoint_has(
     ranks: StartedRanks, tmp_path: Path
 ) -> None:
     ranks.launch(_train_normed, 2, (tmp_path / "run",))
+
+
+# On several ranks, all go by the scores of rank 0, which are those of every rank.
+
+SCORES_OF_RANKS: dict[str, list[dict[str, float]]] = {
+    "other": [{"val": 0.5, "test": 0.25}, {"val": 0.5, "test": 0.75}],
+    "missing": [{"val": 0.5, "test": 0.25}, {"val": 0.5}],
+    "rounding": [{"val": 0.5, "test": 0.25}, {"val": 0.5 + 1e-7, "test": 0.25}],
+}
+
+
+@covered
+def _evaluated_on_ranks(rank: int, device: str, out: str, case: str) -> None:
+    """Train with scores that depend on the rank; write the error, or the best score and the rates."""
+    run = SmallRun(Path(out) / case, evaluate=lambda: SCORES_OF_RANKS[case][rank], threads=1)
+    trainer = run.with_(schedule=Schedule(plateau=Plateau(0.5, 1))).trainer()
+    try:
+        found: object = (trainer.fit().best_score, trainer.optimizer.param_groups[0]["lr"])
+    except ValueError as error:
+        found = str(error)
+    (Path(out) / f"{case} {rank}").write_text(json.dumps(found))
+
+
+def test_scores_that_depend_on_the_rank_are_refused(tmp_path: Path, ranks: StartedRanks) -> None:
+    found = {}
+    for case in SCORES_OF_RANKS:
+        ranks.launch(_evaluated_on_ranks, 2, (str(tmp_path), case))
+        of_zero, found[case] = (json.loads((tmp_path / f"{case} {rank}").read_text()) for rank in range(2))
+        assert of_zero == found[case]
+    assert found["rounding"] == [0.5, 0.01 * 0.5**2]
+    assert "returned different scores on the ranks: 'test' 0.25 on rank 0, 0.75 on rank 1. " in found["other"]
+    assert "'test' 0.25 on rank 0, missing on rank 1. Every rank must return the same" in found["missing"]
+
+
+@covered
+def _decayed_on_ranks(rank: int, device: str, out: str) -> None:
+    """Begin a run with a weight decay that depends on the rank; write the error."""
+    run = SmallRun(Path(out) / "run", threads=1).with_(weight_decay=0.1 * rank)
+    with pytest.raises(ValueError, match="different settings") as refused:
+        run.trainer().fit()
+    (Path(out) / str(rank)).write_text(str(refused.value))
+
+
+def test_a_weight_decay_that_depends_on_the_rank_is_refused(tmp_path: Path, ranks: StartedRanks) -> None:
+    ranks.launch(_decayed_on_ranks, 2, (str(tmp_path),))
+    assert all(
+        "weight decay is 0.1 on rank 1, 0.0 on rank 0" in (tmp_path / str(n)).read_text() for n in (0, 1)
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from khop.distributed.processes.group import this_group
+from khop.distributed.processes.group import Group, this_group
 from khop.training.metrics import is_better
 from khop.training.run_log import Record
 from khop.training.run_output import BEST
@@ -19,6 +21,7 @@ from khop.training.trainer_state import TrainerState, evaluation_of
 
 CHOSEN_BY = "val"  # split whose score selects the best state
 _LARGEST_DENOMINATOR = 10**7  # `evaluate_every=500 / steps` is exact for epochs with at most as many steps
+_ROUNDING = 1e-3  # relative difference between scores of the same weights on different ranks
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def named_scores(
         group.exchanging("evaluating", state.epoch, state.step),
         evaluation_of(model, state, checkpoint),
     ):
-        scores = evaluate()
+        scores = _scores_of_ranks(group, evaluate())
     if CHOSEN_BY not in scores:
         raise ValueError(
             f"evaluate() returned scores of {sorted(scores)}: {CHOSEN_BY!r} is required to select the best "
@@ -111,6 +114,33 @@ def named_scores(
             f"{', '.join(named)}; give the metric of one of these"
         )
     return named
+
+
+def _scores_of_ranks(group: Group, scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the scores of rank 0. Collective.
+
+    ValueError on every rank if those of another rank differ by more than rounding. Even with rounding alone,
+    ranks that went by their own scores could choose another learning rate, or end in another epoch.
+    """
+    numbers = {name: float(score) for name, score in scores.items()}
+    if group.world_size == 1:
+        return numbers
+    first, *others = (json.loads(each) for each in group.gather_bytes(json.dumps(numbers).encode()))
+    for rank, found in enumerate(others, 1):
+        differing = [
+            f"{name!r} {first.get(name, 'missing')} on rank 0, {found.get(name, 'missing')} on rank {rank}"
+            for name in sorted({*first, *found})
+            if not (
+                name in first and name in found and math.isclose(first[name], found[name], rel_tol=_ROUNDING)
+            )
+        ]
+        if differing:
+            raise ValueError(
+                f"evaluate() returned different scores on the ranks: {'; '.join(differing)}. Every rank must "
+                "return the same scores, as khop.evaluate does: in a custom evaluation, give every rank all "
+                'seeds, by khop.Loader(..., ranks="this"), or sum over the ranks'
+            )
+    return dict(first)
 
 
 def best_name(metric: str, earlier: Iterable[Record], last: Record, kept: int) -> list[str]:

@@ -162,7 +162,8 @@ class Trainer:
         model: Module whose `model(batch)` returns the outputs for the task.
         task: Task, such as `khop.NodeClassification`.
         loader: Loader of the training batches.
-        evaluate: Function that returns scores by name; "val" selects the best evaluation.
+        evaluate: Function that returns scores by name, the same on every rank; "val" selects the best
+            evaluation.
         settings: Settings of the run.
         out: Folder of checkpoints and metrics.jsonl.
         observer: Receives the events of the run; default None.
@@ -382,6 +383,7 @@ class Trainer:
             "max_steps": str(settings.max_steps),
             "target": str(settings.target),
             "learning rate": str(settings.learning_rate),
+            "weight decay": str(settings.weight_decay),
             "schedule": str(settings.schedule),
             "optimizer": str(settings.optimizer),
             "precision": settings.precision,
