@@ -186,7 +186,6 @@ def test_a_placed_graph_pickles_as_the_graph_and_the_request(folder: Path) -> No
     assert again.stores.plan.work.total == 10**9
 
 
-@pytest.mark.long
 def test_a_partitioned_graph_in_one_process_is_placed_like_any_other(folder: Path, tmp_path: Path) -> None:
     khop.partition_graph(folder, tmp_path / "parts", parts=2)
     graph = khop.open_graph(tmp_path / "parts")
