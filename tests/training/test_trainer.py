@@ -27,6 +27,7 @@ from khop.batch import Batch
 from khop.errors import Terminated
 from khop.graph.features.table import FeatureTable
 from khop.training.checkpoint import StateCopy, load_checkpoint
+from khop.training.optimizer_settings import OptimizerSettings, Schedule
 from khop.training.run_log import RunLog
 from khop.training.settings import CheckpointPolicy
 from khop.training.step_clock import STAGES, TimedStep, Unwatched, seconds_by_stage
@@ -561,6 +562,52 @@ def test_a_run_that_was_begun_otherwise_is_not_continued(tmp_path: Path) -> None
         ValueError, match=r"last: the run was started with other settings: graph was abc and is abd\. Restore"
     ):
         run.with_(facts={"graph": "abd", "khop": "1"}).trainer().resume()
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
+    """A run of two epochs with a cosine schedule, after its end."""
+    run = SmallRun(tmp_path_factory.mktemp("begun")).with_(epochs=2, schedule=Schedule("cosine"))
+    run.trainer().fit()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"learning_rate": 0.001}, "learning rate was 0.01 and is 0.001"),
+        ({"weight_decay": 0.5}, "weight decay was 0.0 and is 0.5"),
+        ({"optimizer": OptimizerSettings(torch.optim.AdamW)}, "optimizer was Adam and is AdamW"),
+        (
+            {"optimizer": OptimizerSettings(options={"betas": (0.5, 0.5)})},
+            r"options of the optimizer was {} and is {'betas': \(0.5, 0.5\)}",
+        ),
+        ({"optimizer": OptimizerSettings(clip_norm=0.1)}, "clip_norm was None and is 0.1"),
+        ({"schedule": Schedule("cosine", warmup=3)}, "schedule was .*warmup=0.* and is .*warmup=3"),
+        ({"precision": "float64"}, "precision was float32 and is float64"),
+        ({"seed": 5}, "seed was 0 and is 5"),
+        ({"epochs": 4}, "epochs, for the cosine schedule, was 2 and is 4"),
+        ({"max_steps": 7}, "max_steps, for the cosine schedule, was None and is 7"),
+    ],
+    ids=str,
+)
+def test_a_setting_of_the_updates_that_changed_is_named(
+    begun: SmallRun, changed: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=f"last: the run was started with other settings: {sentence}"):
+        begun.with_(**changed).trainer().resume()
+
+
+def test_settings_that_may_change_do_not_stop_a_resume(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path).with_(epochs=1)
+    run.trainer().fit()
+    changed = run.with_(
+        epochs=2, max_steps=STEPS + 2, patience=3, target=("accuracy", 2.0), evaluate_every=0.5
+    )
+    changed = changed.with_(checkpoints=CheckpointPolicy(steps=1), launches="single")
+    trainer = changed.trainer()
+    trainer.resume()
+    assert len(trainer.fit().records) == 2
 
 
 def test_a_run_that_is_over_has_nothing_left_to_do(tmp_path: Path) -> None:

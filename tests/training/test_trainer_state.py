@@ -74,13 +74,19 @@ def test_lost_records_of_epochs_are_named() -> None:
 
 def test_a_saved_state_is_read_for_the_same_settings_alone() -> None:
     saved = asdict(replace(SOUND, facts={"seed": "1"}))
-    assert trainer_state_of(saved, {"seed": "1"}, FOLDER) == replace(SOUND, facts={"seed": "1"})
-    before = {name: value for name, value in saved.items() if name != "linear"}  # of earlier versions
-    assert trainer_state_of(before, {"seed": "1"}, FOLDER).linear == {}
+    assert trainer_state_of(saved, {"seed": "1"}, {"clip_norm": "1.0"}, FOLDER) == replace(
+        SOUND, facts={"seed": "1"}, settings={"clip_norm": "1.0"}
+    )
+    # Of earlier versions.
+    before = {name: value for name, value in saved.items() if name not in ("linear", "settings")}
+    assert trainer_state_of(before, {"seed": "1"}, {"clip_norm": "1.0"}, FOLDER).linear == {}
+    changed = {**saved, "settings": {"clip_norm": "1.0"}}
+    with pytest.raises(ValueError, match=r"started with other settings: clip_norm was 1\.0 and is 2\.0\. "):
+        trainer_state_of(changed, {"seed": "1"}, {"clip_norm": "2.0", "precision": "float32"}, FOLDER)
     with pytest.raises(ValueError, match="seed was 1 and is 2"):
-        trainer_state_of(saved, {"seed": "2"}, FOLDER)
+        trainer_state_of(saved, {"seed": "2"}, {}, FOLDER)
     with pytest.raises(ValueError, match=r"it is not from a khop\.Trainer"):
-        trainer_state_of({"epoch": 1}, {}, FOLDER)
+        trainer_state_of({"epoch": 1}, {}, {}, FOLDER)
 
 
 NAN = float("nan")

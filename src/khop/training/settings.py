@@ -126,6 +126,30 @@ class TrainerSettings:
             )
 
     @property
+    def fixed(self) -> dict[str, str]:
+        """Settings that determine every update, by name: a run must be resumed with the same.
+
+        A cosine or linear schedule depends on the number of updates.
+        """
+        optimizer, course = self.optimizer, self.schedule.course
+        found = {
+            "learning rate": str(self.learning_rate),
+            "weight decay": str(self.weight_decay),
+            "schedule": str(self.schedule),
+            "optimizer": optimizer.kind.__name__,
+            "options of the optimizer": str(dict(sorted(optimizer.options.items()))),
+            "clip_norm": str(optimizer.clip_norm),
+            "precision": self.precision,
+            "seed": str(self.seed),
+        }
+        if course != "constant":
+            found |= {
+                f"epochs, for the {course} schedule,": str(self.epochs),
+                f"max_steps, for the {course} schedule,": str(self.max_steps),
+            }
+        return found
+
+    @property
     def device_type(self) -> str:
         """Device type without its number: "cpu", "cuda"."""
         return str(self.device).partition(":")[0]

@@ -206,7 +206,7 @@ class Trainer:
         self.settings = settings
         self.observer = observer or Unwatched()
         self._before_epoch = before_epoch or (lambda epoch: None)
-        self.state = TrainerState(facts=settings.facts)
+        self.state = TrainerState(facts=settings.facts, settings=settings.fixed)
         self.optimizer = ModelOptimizer(
             self.model, settings.learning_rate, settings.weight_decay, settings.optimizer
         )
@@ -234,12 +234,15 @@ class Trainer:
         and the previous one is used. Nothing on disk changes before `fit`.
 
         Raises:
-            ValueError: The run was started with other facts or other seeds.
+            ValueError: The run was started with other facts, seeds or settings that determine its updates:
+                learning rate, weight decay, schedule (unless it is constant, also the numbers of epochs and
+                steps), optimizer, precision, seed.
         """
         compare_ranks(self.loader)  # before its seeds are compared with those of the checkpoint
         with self._group.exchanging("reading the checkpoint"):
             checkpoint, records = self._output.read()
-        state = trainer_state_of(checkpoint.training, self.settings.facts, checkpoint.folder)
+        facts, fixed = self.settings.facts, self.settings.fixed
+        state = trainer_state_of(checkpoint.training, facts, fixed, checkpoint.folder)
         state.check(len(self.loader), len(records), checkpoint.folder)
         if state.loader:
             self.loader.load_state_dict(state.loader)
@@ -382,16 +385,12 @@ class Trainer:
             "patience": str(settings.patience),
             "max_steps": str(settings.max_steps),
             "target": str(settings.target),
-            "learning rate": str(settings.learning_rate),
-            "weight decay": str(settings.weight_decay),
-            "schedule": str(settings.schedule),
-            "optimizer": str(settings.optimizer),
-            "precision": settings.precision,
-            "seed": str(settings.seed),
             "way to compute layers": CHOICES.setting,
             "launches": launches,
         }
-        check_equal_settings(self._group, {**own, **settings.facts})  # another graph explains other seeds
+        check_equal_settings(
+            self._group, {**settings.fixed, **own, **settings.facts}
+        )  # another graph explains other seeds
         compare_ranks(self.loader)  # its errors about seeds are more detailed
         check_equal_settings(self._group, {"seeds, batch size and order": json.dumps(loader, sort_keys=True)})
         if self._group.rank == 0:

@@ -36,6 +36,7 @@ class TrainerState:
     plateau_stale: int = 0  # evaluations without improvement since the best one or the last reduction
     shapes: Mapping[str, Any] = field(default_factory=dict)  # capacities of recorded steps' batches
     evaluations: Sequence[Record] = ()  # lines of steps.jsonl with scores: evaluations within epochs
+    settings: Mapping[str, str] = field(default_factory=dict)  # TrainerSettings.fixed
     is_finished: bool = False  # before the last epoch: by the number of steps, or by the target
 
     def updates(self, steps: int) -> int:
@@ -113,17 +114,34 @@ class TrainerState:
         return None
 
 
-def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
-    """Decode the state in a checkpoint; ValueError if it is not a trainer's, or has other facts."""
+def trainer_state_of(
+    saved: Mapping[str, Any], facts: Mapping[str, str], settings: Mapping[str, str], folder: Path
+) -> TrainerState:
+    """Decode the state in a checkpoint; ValueError if it is not a trainer's, or has other facts or settings.
+
+    `settings` are `TrainerSettings.fixed`.
+    """
     expected = {entry.name for entry in fields(TrainerState)}
     # Earlier checkpoints lack these fields.
-    optional = {"linear", "plateau_scale", "plateau_stale", "shapes", "evaluations", "is_finished"}
-    match saved:
-        case {"facts": Mapping() as saved_facts} if saved.keys() | optional == expected:
+    optional = {
+        "linear",
+        "plateau_scale",
+        "plateau_stale",
+        "shapes",
+        "evaluations",
+        "settings",
+        "is_finished",
+    }
+    match {"settings": {}, **saved}:
+        case {"facts": Mapping() as saved_facts, "settings": Mapping() as before} if (
+            saved.keys() | optional == expected
+        ):
             check_facts(saved_facts, facts, folder)
+            # Checkpoints of earlier versions lack some settings.
+            check_facts({name: before.get(name, settings[name]) for name in settings}, settings, folder)
             evaluations = saved.get("evaluations", ())
             found = tuple(evaluations) if isinstance(evaluations, Sequence) else evaluations
-            return TrainerState(**{**saved, "evaluations": found})
+            return TrainerState(**{**saved, "settings": settings, "evaluations": found})
     raise ValueError(
         f"{folder}: has the training state {sorted(saved)}, but {sorted(expected)} is expected; "
         "it is not from a khop.Trainer, or from another version of khop"
