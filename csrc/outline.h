@@ -93,6 +93,11 @@ class RisingSearches {
   RisingSearches(const Rising& rising, std::size_t most)
       : values_(rising.values.data()), outline_(rising.outline.data()), searches_(most) {}
 
+  // Allocates memory for `most` searches at a time, while none is open.
+  void resize(std::size_t most) { searches_.resize(most); }
+
+  bool is_full() const { return count_ == searches_.size(); }
+
   // Starts search number `slot` for the first entry in [begin, end) with a value above `bound`, in a row whose entries before `begin`
   // are not above it and whose last entry is. Begins near `guess`, an entry in [begin, end). Calls found(slot, entry) if no search is
   // needed.

@@ -84,6 +84,9 @@ class HopWalk {
     return request_.trees.empty() ? request_.key : tree_key(request_.key, static_cast<std::uint64_t>(request_.trees.data()[i]));
   }
 
+  // Slots of the lanes' rows: none without such rows, because the fanout may be far above all degrees.
+  std::int64_t slots_of(const Chunk& chunk) const { return chunk.drawing.count > 0 ? fanout_ : 0; }
+
   // Always inlined, because GCC removes calls of a function that only prefetches.
   KHOP_INLINE void prefetch_rows(std::int64_t first, std::int64_t last) const {
     last = std::min(last, first + chunk_rows_);
@@ -99,7 +102,7 @@ class HopWalk {
 
   KHOP_INLINE void prefetch_edges(const Chunk& chunk) const {
     const Index* const indices = graph_.indices.data();
-    for (std::int64_t slot = 0; slot < fanout_; ++slot) {
+    for (std::int64_t slot = 0; slot < slots_of(chunk); ++slot) {
       const std::uint32_t* const picks = chunk.picks + slot * kPickStride;
       for (std::int64_t lane = 0; lane < chunk.drawing.count; ++lane) {
         __builtin_prefetch(indices + chunk.drawing.begin[lane] + picks[lane]);
@@ -148,7 +151,7 @@ class HopWalk {
   }
 
   void emit(const Chunk& chunk) {
-    for (std::int64_t slot = 0; slot < fanout_; ++slot) {
+    for (std::int64_t slot = 0; slot < slots_of(chunk); ++slot) {
       const std::uint32_t* const picks = chunk.picks + slot * kPickStride;
       copy_entries(chunk.drawing, slot, [&](std::int64_t lane) { return static_cast<std::int64_t>(picks[lane]); });
     }

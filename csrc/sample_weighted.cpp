@@ -48,9 +48,7 @@ class WeightedWalk {
         output_(output),
         slots_(std::max<std::int64_t>(request.fanout, 0)),
         block_rows_(std::clamp<std::int64_t>(kDrawsPerBlock / std::max<std::int64_t>(slots_, 1), 4, kMostRows)),
-        draws_(static_cast<std::size_t>(block_rows_ * slots_)),
-        picks_(static_cast<std::size_t>(block_rows_ * slots_)),
-        searches_(sums, draws_.size()) {}
+        searches_(sums, 0) {}
 
   // Processes frontier rows [first, last), whose edges start at `cursor`; returns their end.
   std::int64_t run(std::int64_t first, std::int64_t last, std::int64_t cursor) {
@@ -143,9 +141,18 @@ class WeightedWalk {
     }
   }
 
+  // Called for the first row that draws: the fanout may be far above all degrees.
+  [[gnu::noinline]] void allocate() {
+    const std::int64_t slots = block_rows_ * slots_;
+    draws_.resize(static_cast<std::size_t>(slots));
+    picks_.resize(static_cast<std::size_t>(slots));
+    searches_.resize(static_cast<std::size_t>(std::min(slots, kDrawsPerBlock)));
+  }
+
   // Makes the first `slots_` draws of every row that draws.
   KHOP_INLINE void draw_rows() {
     if (drawing_.empty()) return;
+    if (draws_.empty()) allocate();
     if (slots_ > kMostInLanes) {
       for (const std::int64_t r : drawing_) draw_more(r);
       return;
@@ -176,7 +183,10 @@ class WeightedWalk {
     WeightedRow& row = rows_[r];
     RowWords words(row.key, row.id, request_.stream);
     words.seek_wide(static_cast<std::uint64_t>(row.number));
-    for (std::int64_t slot = row.picked; slot < slots_; ++slot) search(r * slots_ + slot, row, words.wide());
+    for (std::int64_t slot = row.picked; slot < slots_; ++slot) {
+      if (searches_.is_full()) searches_.finish(Found{draws_.data()});
+      search(r * slots_ + slot, row, words.wide());
+    }
     row.number += slots_ - row.picked;
   }
 
@@ -275,6 +285,7 @@ class WeightedWalk {
         emit_whole(row);
         continue;
       }
+      if (row.picked == 0) continue;
       const std::int64_t* const picks = picks_.data() + (i - first) * slots_;
       for (std::int64_t at = 0; at < row.picked; ++at) output_.nodes[cursor_ + at] = graph_.indices.data()[picks[at]];
       if (output_.edges != nullptr) std::copy_n(picks, row.picked, output_.edges + cursor_);

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -132,6 +134,48 @@ def test_threads_do_not_change_a_bit(fanout: int, replacement: bool) -> None:
     expected = question.answer_in_torch()
     for threads in (1, 2, 3, 8):
         assert_same(question.answer(threads), expected)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_fanouts_of_more_draws_than_are_searched_at_a_time(replacement: bool) -> None:
+    """The four rows of the first block draw 560 edges; searches are made for 512 at a time."""
+    weights = [[1.0 + at * 7 % 11 for at in range(degree)] for degree in (3, 600, 139, 700, 800)]
+    rows = HopRows(torch.tensor([1, 3, 4, 1, 0, 2]), DrawKey(5), STREAM, tree=torch.arange(6))
+    question = RowQuery(weights, rows, 140, Weighted("w", replacement))
+    assert_same(question.answer(), question.answer_in_torch())
+
+
+_ALL_BY_A_NUMBER = """
+import resource, sys, tempfile
+import torch, khop
+
+torch.manual_seed(0)
+nodes, edges = 4000, 20_000
+ends = [torch.randint(nodes, (edges,)) for _ in range(2)]
+table = khop.EdgeTable(*ends, {"w": torch.rand(edges)})
+path = khop.write_graph(tempfile.mkdtemp() + "/g", {"item": khop.NodeTable(nodes)}, {"item to item": table})
+graph = khop.open_graph(path)
+
+def drawn(fanout, rule):
+    batch = khop.Loader(khop.NeighborSampler(graph, [fanout], rule=rule), range(nodes), nodes).batch(0, 0)
+    return batch.blocks[0].adjacency
+
+rules = [khop.Uniform(), khop.Weighted("w")]
+expected = [drawn(-1, rule) for rule in rules]
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30),) * 2)
+used = resource.getrusage(resource.RUSAGE_SELF)
+resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 60,) * 2)
+for rule, whole in zip(rules, expected):
+    found = drawn(2**31 - 1, rule)
+    assert found.indices.equal(whole.indices) and found.indptr.equal(whole.indptr)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory in use from /proc")
+def test_a_fanout_above_all_degrees_costs_no_more_than_all_edges() -> None:
+    """The limits, 1 GiB and a minute of CPU time, are far below the cost of 2^31 slots per row."""
+    subprocess.run([sys.executable, "-c", _ALL_BY_A_NUMBER], check=True, timeout=600)
 
 
 @given(question=questions())
