@@ -58,6 +58,16 @@ def test_each_group_is_used_once_by_one_rank_on_any_number_of_ranks(
     assert alone.num_steps == math.ceil(math.ceil(elements / size) / per_step)
 
 
+def test_drop_last_keeps_a_last_step_with_as_many_groups_as_others() -> None:
+    """The last group may have fewer elements than others; it counts as a group."""
+    order = SeedOrder(GroupSeeds("nodes", 10, 3, NONE), 6, drop_last=True, group=3)
+    assert [share_of(order, 0, step).count for step in range(order.num_steps)] == [2, 2]
+    assert SeedOrder(GroupSeeds("nodes", 4, 3, NONE), 6, drop_last=True, group=3).num_steps == 1
+    assert SeedOrder(GroupSeeds("nodes", 9, 3, NONE), 6, drop_last=True, group=3).num_steps == 1
+    with pytest.raises(ValueError, match="no batch is complete"):
+        SeedOrder(GroupSeeds("nodes", 3, 3, NONE), 6, drop_last=True, group=3)
+
+
 @pytest.mark.parametrize("per_group", [1, 5])
 def test_the_mean_of_the_losses_of_all_steps_is_the_mean_over_all_seeds(per_group: int) -> None:
     graph, seeds = chorded(), torch.arange(0, COUNT, 2)

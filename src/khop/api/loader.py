@@ -260,7 +260,8 @@ class Loader:
             one rank.
         graph: Graph with the columns, by default the sampler's.
         shuffle: Use another order in each epoch; default False.
-        drop_last: Drop the last step of an epoch if it has fewer than `batch_size` seeds; default False.
+        drop_last: Drop the last step of an epoch if it has fewer than `batch_size` seeds, or groups for a
+            sampler of groups; default False.
         micro_batches: Batches into which each step is split on each rank, to save memory (gradient
             accumulation). With the layered expansion, the sum of their gradients equals that of the step;
             update parameters after a batch with `batch.ends_step`. Default 1.

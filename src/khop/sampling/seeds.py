@@ -723,7 +723,7 @@ class SeedOrder:
     rank: int = 0
     world_size: int = 1
     affinity: SeedAffinity | None = None
-    drop_last: bool = False  # leave out the last step of an epoch if it has fewer than `batch_size` seeds
+    drop_last: bool = False  # leave out the last step of an epoch if it has fewer items than others
     group: int = 1  # so many seeds next to each other are one item: dealt to one rank. Divides `batch_size`
     micro_batches: int = 1  # batches that a rank makes of its part of a step
 
@@ -756,7 +756,8 @@ class SeedOrder:
     @property
     def num_steps(self) -> int:
         """Steps per epoch, the same for every rank."""
-        return (self.num_seeds if self.drop_last else self.num_seeds + self.batch_size - 1) // self.batch_size
+        items, per_step = -(-self.num_seeds // self.group), self.batch_size // self.group
+        return (items if self.drop_last else items + per_step - 1) // per_step
 
     @property
     def num_batches(self) -> int:
