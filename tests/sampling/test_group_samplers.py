@@ -49,6 +49,20 @@ def test_groups_are_the_batches_of_torch_geometric(per_group: int) -> None:
     assert sampler.num_clusters == 5
 
 
+def test_a_state_of_other_clusters_of_the_same_sizes_is_refused() -> None:
+    """Node numbers 0 and 1 are in different clusters: exchanged, each cluster keeps its size."""
+    other = CLUSTERS.clone()
+    other[:2] = CLUSTERS[:2].flip(0)
+    loaders = [
+        khop.Loader(khop.ClusterSampler(chorded(), clusters, layers=2), torch.arange(COUNT), 1)
+        for clusters in (CLUSTERS, CLUSTERS.clone(), other)
+    ]
+    state = loaders[0].state_dict()
+    loaders[1].load_state_dict(state)
+    with pytest.raises(ValueError, match="seeds"):
+        loaders[2].load_state_dict(state)
+
+
 def test_an_empty_cluster_is_a_group_without_nodes_and_without_loss() -> None:
     clusters = torch.where(CLUSTERS == 3, 5, CLUSTERS)
     sampler = khop.ClusterSampler(chorded(), clusters, layers=2)

@@ -175,9 +175,13 @@ class ClusterSampler(SamplerBase):
         return Members(nodes, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
 
     def _digest(self) -> str:
+        """Return the hash of the clusters, which partitioning does not change."""
+
         def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
-            for of_type in self._nodes.values():
+            for node_type, of_type in self._nodes.items():
+                originals = self.graph.original_ids(node_type)
                 update(array_bytes(of_type.offsets))
+                update(array_bytes(of_type.nodes if originals is None else originals[of_type.nodes]))
 
         return digest_of(hash_into)
 
