@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -395,6 +397,7 @@ def test_ranks_evaluate_with_the_statistics_that_a_checkpoint_has(
 SCORES_OF_RANKS: dict[str, list[dict[str, float]]] = {
     "other": [{"val": 0.5, "test": 0.25}, {"val": 0.5, "test": 0.75}],
     "missing": [{"val": 0.5, "test": 0.25}, {"val": 0.5}],
+    "nan": [{"val": 0.5}, {"val": float("nan")}],
     "rounding": [{"val": 0.5, "test": 0.25}, {"val": 0.5 + 1e-7, "test": 0.25}],
 }
 
@@ -419,6 +422,7 @@ def test_scores_that_depend_on_the_rank_are_refused(tmp_path: Path, ranks: Start
         assert of_zero == found[case]
     assert found["rounding"] == [0.5, 0.01 * 0.5**2]
     assert "returned different scores on the ranks: 'test' 0.25 on rank 0, 0.75 on rank 1. " in found["other"]
+    assert "returned the score 'val' nan: must be finite" in found["nan"]
     assert "'test' 0.25 on rank 0, missing on rank 1. Every rank must return the same" in found["missing"]
 
 
@@ -436,3 +440,41 @@ def test_a_weight_decay_that_depends_on_the_rank_is_refused(tmp_path: Path, rank
     assert all(
         "weight decay is 0.1 on rank 1, 0.0 on rank 0" in (tmp_path / str(n)).read_text() for n in (0, 1)
     )
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [torch.tensor(0.5), torch.tensor(0.75, dtype=torch.float64)],
+        [np.float32(0.5), np.array(0.75)],
+        [0, np.int64(1)],
+    ],
+    ids=str,
+)
+def test_a_score_is_any_number_without_dimensions(tmp_path: Path, scores: Sequence[Any]) -> None:
+    given = iter(scores)
+    run = SmallRun(tmp_path, evaluate=lambda: {"val": next(given), "other": next(given)})
+    result = run.with_(epochs=1).trainer().fit()
+    assert result.best_score == float(scores[0])
+    (line,) = RunLog(tmp_path / "metrics.jsonl").records()
+    assert [line["val_accuracy"], line["other_accuracy"]] == [float(each) for each in scores]
+
+
+@pytest.mark.parametrize(
+    ("scores", "sentence"),
+    [
+        ({"val": float("nan")}, f"the evaluation at epoch 0, step {STEPS}: .* 'val' nan: must be finite"),
+        ({"val": 0.5, "test": float("inf")}, "the score 'test' inf: must be finite; leave it out if it is"),
+        ({"val": None}, "the score 'val' None: must be a number, or a tensor"),
+        ({"val": "0.5"}, "the score 'val' '0.5': must be a number"),
+        (
+            {"val": torch.ones(1)},
+            r"the score 'val' tensor\(\[1.\]\): must be a number, or a tensor or an array w",
+        ),
+        (0.5, "returned 0.5: must be a mapping from names to scores"),
+    ],
+    ids=str,
+)
+def test_other_scores_are_named(tmp_path: Path, scores: Any, sentence: str) -> None:  # noqa: ANN401
+    with pytest.raises(ValueError, match=sentence):
+        SmallRun(tmp_path, evaluate=lambda: scores).with_(epochs=1).trainer().fit()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from torch import nn
 
+from khop.arguments import mapping_of, shown
 from khop.distributed.processes.group import Group, this_group
-from khop.training.metrics import is_better
+from khop.training.metrics import LOOK_FOR_NAN, is_better
 from khop.training.run_log import Record
 from khop.training.run_output import BEST
 from khop.training.settings import TrainerSettings
@@ -117,15 +118,22 @@ def named_scores(
 
 
 def _scores_of_ranks(group: Group, scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the scores of rank 0. Collective.
+    """Return the scores of rank 0, which are finite numbers. Collective.
 
     ValueError on every rank if those of another rank differ by more than rounding. Even with rounding alone,
     ranks that went by their own scores could choose another learning rate, or end in another epoch.
     """
-    numbers = {name: float(score) for name, score in scores.items()}
-    if group.world_size == 1:
-        return numbers
-    first, *others = (json.loads(each) for each in group.gather_bytes(json.dumps(numbers).encode()))
+    named = mapping_of("evaluate() returned", scores, 'names to scores, such as {"val": 0.7}')
+    numbers = {name: _number(name, score) for name, score in named.items()}
+    content = json.dumps(numbers).encode()
+    of_ranks = group.gather_bytes(content) if group.world_size > 1 else [content]
+    first, *others = (json.loads(each) for each in of_ranks)
+    for name, score in [entry for found in (first, *others) for entry in found.items()]:
+        if not math.isfinite(score):
+            raise ValueError(
+                f"evaluate() returned the score {name!r} {score}: must be finite; leave it out if it is "
+                f"undefined, else {LOOK_FOR_NAN}"
+            )
     for rank, found in enumerate(others, 1):
         differing = [
             f"{name!r} {first.get(name, 'missing')} on rank 0, {found.get(name, 'missing')} on rank {rank}"
@@ -141,6 +149,17 @@ def _scores_of_ranks(group: Group, scores: Mapping[str, float]) -> dict[str, flo
                 'seeds, by khop.Loader(..., ranks="this"), or sum over the ranks'
             )
     return dict(first)
+
+
+def _number(name: str, score: object) -> float:
+    """Return a score as a number, also one of a tensor or an array without dimensions."""
+    value = score.item() if hasattr(score, "item") and getattr(score, "ndim", None) == 0 else score
+    if not isinstance(value, int | float):
+        raise ValueError(
+            f"evaluate() returned the score {name!r} {shown(score)}: must be a number, or a tensor or an "
+            "array without dimensions"
+        )
+    return float(value)
 
 
 def best_name(metric: str, earlier: Iterable[Record], last: Record, kept: int) -> list[str]:
