@@ -126,33 +126,33 @@ class TrainerSettings:
             )
 
     @property
-    def fixed(self) -> dict[str, str]:
-        """Settings that determine every update, by name: a run must be resumed with the same.
-
-        A cosine or linear schedule depends on the number of updates.
-        """
-        optimizer, course = self.optimizer, self.schedule.course
-        found = {
-            "learning rate": str(self.learning_rate),
-            "weight decay": str(self.weight_decay),
-            "schedule": str(self.schedule),
-            "optimizer": optimizer.kind.__name__,
-            "options of the optimizer": str(dict(sorted(optimizer.options.items()))),
-            "clip_norm": str(optimizer.clip_norm),
-            "precision": self.precision,
-            "seed": str(self.seed),
-        }
-        if course != "constant":
-            found |= {
-                f"epochs, for the {course} schedule,": str(self.epochs),
-                f"max_steps, for the {course} schedule,": str(self.max_steps),
-            }
-        return found
-
-    @property
     def device_type(self) -> str:
         """Device type without its number: "cpu", "cuda"."""
         return str(self.device).partition(":")[0]
+
+
+def fixed_settings(settings: TrainerSettings) -> dict[str, str]:
+    """Return the settings that determine every update, by name: a run must be resumed with the same.
+
+    A cosine or linear schedule depends on the number of updates.
+    """
+    optimizer, course = settings.optimizer, settings.schedule.course
+    found = {
+        "learning rate": str(float(settings.learning_rate)),
+        "weight decay": str(float(settings.weight_decay)),
+        "schedule": str(settings.schedule),
+        "optimizer": optimizer.kind.__name__,
+        "options of the optimizer": str(dict(sorted(optimizer.options.items()))),
+        "clip_norm": str(optimizer.clip_norm and float(optimizer.clip_norm)),
+        "precision": settings.precision,
+        "seed": str(settings.seed),
+    }
+    if course != "constant":
+        found |= {
+            f"epochs, for the {course} schedule,": str(settings.epochs),
+            f"max_steps, for the {course} schedule,": str(settings.max_steps),
+        }
+    return found
 
 
 def _check_target(target: object) -> None:

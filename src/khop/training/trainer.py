@@ -35,7 +35,7 @@ from khop.training.linear_setup import linear_ways
 from khop.training.optimizer_settings import ModelOptimizer, set_next
 from khop.training.run_log import EPOCHS, Record
 from khop.training.run_output import LAST, DeviceLoss, DeviceValues, RunOutput, StepLog
-from khop.training.settings import Launches, TrainerSettings
+from khop.training.settings import Launches, TrainerSettings, fixed_settings
 from khop.training.start import start
 from khop.training.step_clock import (
     STAGES,
@@ -206,7 +206,7 @@ class Trainer:
         self.settings = settings
         self.observer = observer or Unwatched()
         self._before_epoch = before_epoch or (lambda epoch: None)
-        self.state = TrainerState(facts=settings.facts, settings=settings.fixed)
+        self.state = TrainerState(facts=settings.facts, settings=fixed_settings(settings))
         self.optimizer = ModelOptimizer(
             self.model, settings.learning_rate, settings.weight_decay, settings.optimizer
         )
@@ -241,7 +241,7 @@ class Trainer:
         compare_ranks(self.loader)  # before its seeds are compared with those of the checkpoint
         with self._group.exchanging("reading the checkpoint"):
             checkpoint, records = self._output.read()
-        facts, fixed = self.settings.facts, self.settings.fixed
+        facts, fixed = self.settings.facts, fixed_settings(self.settings)
         state = trainer_state_of(checkpoint.training, facts, fixed, checkpoint.folder)
         state.check(len(self.loader), len(records), checkpoint.folder)
         if state.loader:
@@ -389,7 +389,7 @@ class Trainer:
             "launches": launches,
         }
         check_equal_settings(
-            self._group, {**settings.fixed, **own, **settings.facts}
+            self._group, {**fixed_settings(settings), **own, **settings.facts}
         )  # another graph explains other seeds
         compare_ranks(self.loader)  # its errors about seeds are more detailed
         check_equal_settings(self._group, {"seeds, batch size and order": json.dumps(loader, sort_keys=True)})

@@ -36,7 +36,7 @@ class TrainerState:
     plateau_stale: int = 0  # evaluations without improvement since the best one or the last reduction
     shapes: Mapping[str, Any] = field(default_factory=dict)  # capacities of recorded steps' batches
     evaluations: Sequence[Record] = ()  # lines of steps.jsonl with scores: evaluations within epochs
-    settings: Mapping[str, str] = field(default_factory=dict)  # TrainerSettings.fixed
+    settings: Mapping[str, str] = field(default_factory=dict)  # fixed_settings
     is_finished: bool = False  # before the last epoch: by the number of steps, or by the target
 
     def updates(self, steps: int) -> int:
@@ -119,7 +119,7 @@ def trainer_state_of(
 ) -> TrainerState:
     """Decode the state in a checkpoint; ValueError if it is not a trainer's, or has other facts or settings.
 
-    `settings` are `TrainerSettings.fixed`.
+    `settings` are those of `fixed_settings`.
     """
     expected = {entry.name for entry in fields(TrainerState)}
     # Earlier checkpoints lack these fields.
