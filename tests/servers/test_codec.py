@@ -241,6 +241,7 @@ def test_a_dataclass_arrives_as_it_was_sent() -> None:
         ({"number": 1.0}, "answer.number: is 1.0, not a whole number"),
         ({"truth": 1}, "answer.truth: is 1, not true or false"),
         ({"real": "1"}, "answer.real: is '1', not a number"),
+        ({"real": 10**400}, "000..., not a number of 64 bits"),
         ({"word": "three"}, "answer.word: is 'three', and must be one of one, two"),
         ({"kind": None}, "answer.kind: is None, and must be one of plain"),
         ({"maybe": {"ids": 0}}, "answer.maybe: has no field 'names'"),

@@ -416,6 +416,37 @@ def test_a_flight_server_of_something_else_is_refused() -> None:
         connection.close()
 
 
+class _BrokenServer(flight.FlightServerBase):  # type: ignore[misc]
+    """A server whose error messages are damaged."""
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__("grpc+tcp://127.0.0.1:0")
+        self.message = message
+
+    def do_action(self, context: object, action: flight.Action) -> Iterator[bytes]:
+        yield self.message
+
+    def do_exchange(
+        self, context: object, descriptor: object, reader: object, writer: flight.FlightMetadataWriter
+    ) -> None:
+        writer.begin(pa.schema([]))
+        writer.write_metadata(self.message)
+
+
+@pytest.mark.parametrize("message", [b"e{}", b"e[", b"e[1]", b"e3", b"e\xff", b"e" + b"[" * 100_000])
+def test_an_error_message_that_is_not_readable_names_the_server(message: bytes) -> None:
+    """`Unavailable`, so that another server is asked."""
+    with _BrokenServer(message) as broken:
+        dial = flight_dial(Access())
+        connection = dial.connect(dial.resolve(Address("127.0.0.1", broken.port))[0], 5)
+        sentence = f"127.0.0.1:{broken.port}: sent an error that is not readable"
+        with pytest.raises(Unavailable, match=sentence):
+            connection.status(5)
+        with pytest.raises(Unavailable, match=sentence):
+            next(connection.batch(b"", 5, 5, None))
+        connection.close()
+
+
 def test_no_server_is_peer_lost_with_the_address() -> None:
     with running() as server:
         address = server.address

@@ -277,7 +277,10 @@ def _read_truth(given: object, tensors: Sequence[Tensor]) -> bool:
 def _read_real(given: object, tensors: Sequence[Tensor]) -> float:
     if type(given) is not float and type(given) is not int:
         _refuse(given, "a number")
-    return float(given)
+    try:
+        return float(given)
+    except OverflowError:
+        _refuse(given, "a number of 64 bits")
 
 
 def _read_number(given: object, tensors: Sequence[Tensor]) -> int | float:

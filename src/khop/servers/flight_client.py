@@ -182,7 +182,7 @@ class FlightConnection:
         """Send the rest of the request, and yield the header and the pieces of the answer."""
         try:
             if rest:
-                _is_last(reader.read_chunk().app_metadata.to_pybytes())
+                self._is_last(reader.read_chunk().app_metadata.to_pybytes())
                 call.heard()
             for start in range(0, len(rest), _REQUEST_PIECE):
                 writer.write_metadata(pa.py_buffer(rest[start : start + _REQUEST_PIECE]))
@@ -194,7 +194,7 @@ class FlightConnection:
                 if chunk.data is not None:
                     yield _piece(chunk.data)
                     call.heard()  # the time of the consumer does not count as the server's
-                elif _is_last(chunk.app_metadata.to_pybytes()):
+                elif self._is_last(chunk.app_metadata.to_pybytes()):
                     return
         except StopIteration:
             raise Unavailable(f"{self.address}: the response was cut off") from None
@@ -220,8 +220,21 @@ class FlightConnection:
         except ValueError:  # no result, or several
             raise WrongVersion(f"{self.address}: does not respond like a khop server to {name!r}") from None
         body: bytes = result.body.to_pybytes()
-        _is_last(body if body[:1] == ERROR else LAST)
+        self._is_last(body if body[:1] == ERROR else LAST)
         return body[1:]
+
+    def _is_last(self, message: bytes) -> bool:
+        """Return True for the last message of an answer; raise the error that a message states."""
+        if message[:1] != ERROR:
+            return message[:1] == LAST
+        try:
+            stated = json.loads(message[1:])
+            code, text = str(stated["code"]), str(stated["text"])
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise Unavailable(
+                f"{self.address}: sent an error that is not readable ({type(error).__name__}: {error})"
+            ) from None
+        raise of_code(code, text)
 
     def _failure(self, error: Exception, call: Call | None = None) -> ServerError:
         if call is not None and call.ended is End.STOPPED:
@@ -233,14 +246,6 @@ class FlightConnection:
         if isinstance(error, flight.FlightTimedOutError):
             return TimedOut(f"{self.address}: no answer in time")
         return Unavailable(f"{self.address}: the connection was lost ({_sentence(error)})")
-
-
-def _is_last(message: bytes) -> bool:
-    """Return True for the last message of an answer; raise the error that a message states."""
-    if message[:1] == ERROR:
-        stated = json.loads(message[1:])
-        raise of_code(str(stated["code"]), str(stated["text"]))
-    return message[:1] == LAST
 
 
 def _sentence(error: Exception) -> str:
