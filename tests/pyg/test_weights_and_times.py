@@ -57,6 +57,20 @@ def test_all_that_is_early_enough_is_there(of: str) -> None:
     assert batch.e_id.sort().values.tolist() == early.nonzero().view(-1).tolist()
 
 
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_all_neighbors_of_a_hop_with_draws_by_weight_with_replacement(subgraph_type: str) -> None:
+    data = plain()
+    data.w = (torch.arange(data.num_edges) % 3).float()
+    options = {"weight_attr": "w", "replace": True, "subgraph_type": subgraph_type, "batch_size": 3}
+    batch = next(iter(NeighborLoader(data, [-1, 2], torch.tensor([3, 8, 1]), **options)))
+    assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+    to_seeds = torch.isin(data.edge_index[1], batch.input_id) & (data.w > 0)
+    assert bool(torch.isin(data.edge_index[0, to_seeds], batch.n_id).all())
+    if subgraph_type == "induced":
+        among = torch.isin(data.edge_index, batch.n_id).all(0)
+        assert batch.e_id.sort().values.tolist() == among.nonzero().view(-1).tolist()
+
+
 def test_the_last_are_the_latest() -> None:
     data = timed("edges")
     limits = torch.full((19,), 30)

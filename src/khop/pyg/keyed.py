@@ -453,6 +453,14 @@ class KeyedSampler:
         )
 
 
+class _DrawnByWeight(Weighted):
+    """Draws by weight of edges that carry no weights, as torch_geometric's; also for induced subgraphs."""
+
+    def has_weights(self, fanout: int) -> bool:
+        """Return False."""
+        return False
+
+
 def _rule(settings: SamplerSettings) -> Rule:
     """Return the rule by which neighbors are drawn."""
     if settings.temporal_strategy not in _STRATEGIES:
@@ -461,7 +469,7 @@ def _rule(settings: SamplerSettings) -> Rule:
         )
     inner: Rule = Uniform(settings.replace)
     if settings.weight_attr is not None:
-        inner = Weighted(settings.weight_attr, settings.replace)
+        inner = _DrawnByWeight(settings.weight_attr, settings.replace)
     if settings.time_attr is None:
         return inner
     strategy = _STRATEGIES[settings.temporal_strategy]
