@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -41,6 +41,7 @@ from khop.servers.request_handler import (
     RequestStage,
     error_message,
 )
+from khop.servers.service import Job
 from support.byte_service import ByteJob, ByteService, arrived, expected, request
 
 ANYONE = Tokens([]).holder("")
@@ -84,6 +85,27 @@ def test_a_request_of_a_client_that_is_gone_is_dropped_while_it_is_made() -> Non
         handler.answer(arrived(request(1, takes=60)), ANYONE, ONE, stream, 0.02)
     assert (service.cancelled, service.made) == (1, 0)
     assert handler.drain(0)
+
+
+@pytest.mark.parametrize("holder", [ANYONE, BETWEEN])
+def test_an_answer_that_is_never_made_is_an_error_after_the_limit(holder: Token) -> None:
+    """The job ignores its cancellation, as a read of a disk that hangs."""
+    freed = threading.Event()
+
+    def hang(cancelled: Callable[[], bool]) -> NoReturn:
+        freed.wait()
+        raise OSError("the disk is back")
+
+    class Hanging(ByteService):
+        def accept(self, given: Buffer) -> Job:  # type: ignore[override]
+            return Job("batch", None, hang, holder.role)
+
+    handler, stream = RequestHandler(Hanging(), QueueLimits(making_s=1)), _Stream()
+    with pytest.raises(MachineFailed, match="not made in 1 s, and its thread may hang"):
+        handler.answer(arrived(request(1)), holder, ONE, stream, 0.05)
+    assert stream.beats > 2
+    assert (handler.status()["making"], handler.status()["failed_machine"]) == (0, 1)
+    freed.set()
 
 
 def test_a_request_that_waits_for_its_turn_is_dropped_too() -> None:

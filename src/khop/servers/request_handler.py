@@ -35,6 +35,7 @@ class QueueLimits:
     """Bounds of a server's work.
 
     At most `at_once` batches are in memory, and `unsent` per client. Requests take at most `request_bytes`.
+    A request that is not answered in `making_s` seconds after its turn fails; a disk or a sampler may hang.
     """
 
     at_once: int = 2  # batches made concurrently
@@ -43,6 +44,7 @@ class QueueLimits:
     waiting_per_client: int = 32
     request_bytes: int = 1 << 30  # of all requests, from arrival until they are answered
     request_bytes_per_client: int = 1 << 29
+    making_s: int = 3600
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -225,7 +227,7 @@ class RequestHandler:
 
     def __init__(self, service: Service, limits: QueueLimits) -> None:
         self._service, self.graph = service, service.name
-        self._queue = ClientQueues(limits)
+        self._queue, self._making_s = ClientQueues(limits), limits.making_s
         self._makers = ThreadPoolExecutor(limits.at_once, thread_name_prefix="khop-batch")
         # Batches wait for hops and rows of other servers. If those waited for batches or for each other,
         # servers could deadlock, so each gets a thread immediately.
@@ -278,7 +280,7 @@ class RequestHandler:
         self, makers: ThreadPoolExecutor, job: Job, stream: ResponseStream, beat_s: float
     ) -> Iterator[memoryview]:
         """Run a job in another thread, and send heartbeats meanwhile."""
-        gone = threading.Event()
+        gone, end = threading.Event(), time.monotonic() + self._making_s
         caller = Caller(gone, BEATS * beat_s)
         try:
             future: Future[Iterator[memoryview]] = makers.submit(
@@ -294,6 +296,12 @@ class RequestHandler:
             except NotYet:
                 if future.done():  # or it ended just after the wait
                     return future.result()
+            if time.monotonic() > end:
+                gone.set()
+                raise MachineFailed(
+                    f"an answer was not made in {self._making_s} s, and its thread may hang; check the "
+                    "graph's disk and custom samplers, and restart the server"
+                )
             try:
                 stream.heartbeat()
             except Cancelled:
