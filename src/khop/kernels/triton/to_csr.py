@@ -118,7 +118,7 @@ def to_csr(drawn: Slots, sums: Tensor, table: Tensor, base: int, place: OutputPl
     """Write the rows of a draw to `out` from row `place.first` on; later rows get no edges.
 
     `sums` is from `row_sums`. `table` has the local ids of all drawn ids; see `node_table`. There must be at
-    least one row, and one slot per row.
+    least one row.
     """
     out_rows, rows = out.indptr.numel() - 1, drawn.counts.numel()
     if out.indices.numel() >= LOCAL_ID_LIMIT:
@@ -151,7 +151,7 @@ def to_csr(drawn: Slots, sums: Tensor, table: Tensor, base: int, place: OutputPl
 
 
 def _slots(fanout: int) -> int:
-    return min(_AT_ONCE, int(triton.next_power_of_2(fanout)))
+    return min(_AT_ONCE, int(triton.next_power_of_2(max(1, fanout))))  # a fanout may be 0
 
 
 _TYPES = {
