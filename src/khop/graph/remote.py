@@ -241,7 +241,7 @@ class Store:
                 raise
 
     def replace(self, name: str, file: BinaryIO, read: Callable[[int], None] | None = None) -> None:
-        """Upload a small file, of less than 5 GB, atomically: after an error, the old one is in the store."""
+        """Upload a file of at most 5 GB atomically: after an error, the old one is still in the store."""
         folder, _, base = f"/{name}".rpartition("/")
         new = f"{folder}/.{base}.new".lstrip("/")
         self.write(new, file, read)

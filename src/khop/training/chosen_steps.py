@@ -65,17 +65,17 @@ def _recorded(
 ) -> tuple[Steps | None, str]:
     """Return the recorded steps; None, with the reason, on all ranks if one of them has none. Collective."""
     group = this_group()
-    batches, reason = _of_all_ranks(group, partial(_batches, model, loader, launches, shapes))
+    batches, reason = _on_all_ranks(group, partial(_batches, model, loader, launches, shapes))
     if batches is None:
         return None, reason
     # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
     module = import_module("khop.training.recorded_steps")
     made = (model, task, batches, settings, group, shapes, say)
     steps: Callable[[], Steps] = partial(module.recorded_steps, *made)
-    return _of_all_ranks(group, steps)
+    return _on_all_ranks(group, steps)
 
 
-def _of_all_ranks(group: Group, make: Callable[[], Made]) -> tuple[Made | None, str]:
+def _on_all_ranks(group: Group, make: Callable[[], Made]) -> tuple[Made | None, str]:
     """Return a result; None, with the reason, on all ranks if one of them raises Unsupported. Collective."""
     made, reason = None, "another rank cannot record them"
     try:

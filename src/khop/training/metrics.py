@@ -184,10 +184,7 @@ def f1_macro(logits: Tensor, labels: Tensor) -> float:
 
 
 def roc_auc(logits: Tensor, labels: Tensor) -> float:
-    """Exact area under the ROC curve: of class 1 for two classes, else the one-vs-rest mean.
-
-    Classes without a label have no area, and are left out of the mean.
-    """
+    """Exact area under the ROC curve: of class 1 for two classes, else the one-vs-rest mean."""
     present = torch.unique(labels)
     if present.numel() < 2:
         raise ValueError(
@@ -196,9 +193,7 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
     scores = logits.double()
     if logits.shape[1] == 2:
         return binary_roc_auc(scores[:, 1] - scores[:, 0], labels)
-    shares = torch.softmax(scores, dim=1)
-    areas = [binary_roc_auc(shares[:, c], labels == c) for c in present.tolist()]
-    return sum(areas) / len(areas)
+    return _one_against_rest(binary_roc_auc, scores, labels)
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
@@ -206,8 +201,13 @@ def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
     scores = logits.double()
     if logits.shape[1] == 2:
         return average_precision(scores[:, 1] - scores[:, 0], labels)
-    shares = torch.softmax(scores, dim=1)
-    of_classes = [average_precision(shares[:, c], labels == c) for c in torch.unique(labels).tolist()]
+    return _one_against_rest(average_precision, scores, labels)
+
+
+def _one_against_rest(metric: Metric, logits: Tensor, labels: Tensor) -> float:
+    """Average a metric of two classes over the classes that occur as a label, each against all others."""
+    shares = torch.softmax(logits, dim=1)
+    of_classes = [metric(shares[:, c], labels == c) for c in torch.unique(labels).tolist()]
     return sum(of_classes) / len(of_classes)
 
 

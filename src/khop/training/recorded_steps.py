@@ -303,7 +303,7 @@ class RecordedSteps:
         with self._group.exchanging("recording larger steps", *divmod(at, num_steps)):
             steps = dict.fromkeys(counted)
             own = self._batches.measured(Position(*divmod(step, num_steps)) for step in steps)
-            larger = _of_all_ranks(own, self._batches, self._group)
+            larger = _joined_capacities(own, self._batches, self._group)
             self._wait()
             try:
                 self._resize(larger)
@@ -359,7 +359,7 @@ class RecordedSteps:
             clip_gradients(gradients, square_sum(gradients), limit)
 
 
-def _of_all_ranks(own: Capacities, batches: StaticBatches, group: Group) -> Capacities:
+def _joined_capacities(own: Capacities, batches: StaticBatches, group: Group) -> Capacities:
     """Return the room for the batches of all ranks. Collective."""
     edge_types = batches.room.sampler.neighbors.graph.schema.edge_types
     found = map(json.loads, group.gather_bytes(json.dumps(own.state()).encode()))
@@ -381,7 +381,7 @@ def recorded_steps(
     """
     own = batches.room.capacities
     # Equal on all ranks, because a checkpoint has the capacities of rank 0.
-    capacities = _of_all_ranks(own, batches, group)
+    capacities = _joined_capacities(own, batches, group)
     try:
         batches = batches if capacities == own else batches.resized(capacities)
         return RecordedSteps(model, task, batches, settings, group, saved, say)

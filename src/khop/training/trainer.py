@@ -388,9 +388,8 @@ class Trainer:
             "way to compute layers": CHOICES.setting,
             "launches": launches,
         }
-        check_equal_settings(
-            self._group, {**fixed_settings(settings), **own, **settings.facts}
-        )  # another graph explains other seeds
+        # With the facts, because another graph explains other seeds.
+        check_equal_settings(self._group, {**fixed_settings(settings), **own, **settings.facts})
         compare_ranks(self.loader)  # its errors about seeds are more detailed
         check_equal_settings(self._group, {"seeds, batch size and order": json.dumps(loader, sort_keys=True)})
         if self._group.rank == 0:
@@ -453,7 +452,7 @@ class Trainer:
         return scores
 
     def _share_buffers(self) -> None:
-        """Take rank 0's statistics of BatchNorm, which checkpoints have, and all like it. Collective."""
+        """Take the buffers of rank 0, such as statistics of BatchNorm: a checkpoint has these. Collective."""
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         if buffers:
             with self._group.exchanging("sharing buffers"):

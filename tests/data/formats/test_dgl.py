@@ -120,7 +120,7 @@ def test_rows_with_several_marks_are_in_the_first_split(tmp_path: Path) -> None:
     }
     written(tmp_path / "set", files)
     said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out")
-    note = "4 marks are left out, of rows that an earlier mask of train, val, test marks, too"
+    note = "4 marks are ignored, because their row is already in an earlier split (order: train, val, test)"
     assert [f"{name}: {note}" in said for name in ("nodes_0.csv", "edges_0.csv")] == [True, True]
     graph = khop.open_graph(tmp_path / "out")
     assert {name: graph.split(name)["node"].tolist() for name in graph.split_names} == {

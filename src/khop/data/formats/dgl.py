@@ -215,8 +215,10 @@ class _Reading:
             masks[split] = mask & ~earlier
             earlier |= mask
         if several:
-            self.notes.append(f"{path}: {several:,} marks are left out, of rows that an earlier mask of "
-                              f"{', '.join(masks)} marks, too")  # fmt: skip
+            self.notes.append(
+                f"{path}: {several:,} marks are ignored, because their row is already in an earlier split "
+                f"(order: {', '.join(masks)})"
+            )
         return masks
 
     def _columns(

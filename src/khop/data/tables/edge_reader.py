@@ -167,9 +167,11 @@ class Counted:
 
     def left_out(self, name: str) -> list[str]:
         """Return a text for each kind of dropped edges of the type `name`."""
+        faults = {"an unknown": self.num_orphans, "a null": self.num_nulls}
+        counted = {fault: "1 edge" if count == 1 else f"{count:,} edges" for fault, count in faults.items()}
         return [
-            f"{name}: left out {count:,} {'edge' if count == 1 else 'edges'} with {a} source or destination"
-            for a, count in (("an unknown", self.num_orphans), ("a null", self.num_nulls))
+            f"{name}: left out {counted[fault]} with {fault} source or destination"
+            for fault, count in faults.items()
             if count
         ]
 
