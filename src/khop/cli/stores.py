@@ -1,4 +1,4 @@
-"""Paths in object stores among the words of a command and the settings of a run."""
+"""Object-store paths in the arguments of a command and in the settings of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that draws need, such as running sums of weights, built before the first batch.
+"""Arrays that sampling needs, such as prefix sums of edge weights, built before the first batch.
 
 A rule or a sampler declares its needs. Each need builds its array from the columns and edges of a store.
 """

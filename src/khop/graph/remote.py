@@ -1,4 +1,4 @@
-"""Files in object stores: staged from a store to the user's cache, and published from there to the store.
+"""Files in object stores: downloaded to the user's cache, and uploaded from there.
 
 Each URL has a mirror, a path in the cache. All other modules use mirrors, which are local files. No mirror is
 inside another one: those of s3://b/exp and s3://b/exp/run are in different folders. Files are compared by the

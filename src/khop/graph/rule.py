@@ -1,4 +1,4 @@
-"""The Rule protocol, between the hop loop, graph stores and the rules that draw neighbors."""
+"""The Rule protocol, which connects the loop over hops, graph stores and sampling rules."""
 
 from __future__ import annotations
 

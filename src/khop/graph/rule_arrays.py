@@ -1,4 +1,4 @@
-"""Draws by a rule from local edges, for whole graphs and for parts.
+"""Sampling of local edges by a rule, for whole graphs and for parts.
 
 The edges of a destination are in the order of the input, or sorted by a column of times.
 """

@@ -51,7 +51,8 @@ class GatOptions(StackOptions):
     edge_column: Annotated[Text | None, Default("none")] = None
     """Edge column of features for the attention scores, for all edge types that have it"""
     edge_times: Annotated[Count | None, Default("none")] = None
-    """Width of Time2Vec features in the attention scores: of the time between an edge and its limit"""
+    """Width of Time2Vec features in the attention scores, computed from the time between an edge and its time
+    limit"""
 
 
 class GAT(Stack):

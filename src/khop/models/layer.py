@@ -339,8 +339,8 @@ class StackOptions(NormOptions):
     residual: bool = False
     """Add the input of each layer to its output"""
     encoder: Literal["none", "linear"] = "none"
-    """Encoder of the input: none, or a linear layer per node type (linear). No effect for gin, which always
-    has it, and for rgcn, which has it unless model.inputs is columns"""
+    """Encoder of the input: none, or a linear layer per node type (linear). gin always has one; rgcn has one
+    unless model.inputs is columns"""
     bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
     """Basis matrices that the edge types of rgcn share"""
 

@@ -1,4 +1,4 @@
-"""Models of links and edges: an encoder computes node rows, and decoders or heads outputs of pairs.
+"""Models of links and edges: an encoder computes node rows, and decoders or heads compute outputs of pairs.
 
 A shared decoder scores the links of all edge types at once, with one gather of the rows of their ends.
 """

@@ -168,14 +168,14 @@ class TaskTable(Section):
 
 
 class RuleTable(Section):
-    """The rule that draws neighbors, instead of replacement and weight."""
+    """The sampling rule, instead of replacement and weight."""
 
     option_prefix = "rule-"
 
     kind: Annotated[
         str, KindOf(RULES), Default("that of the model, else uniform, or weighted if sampler.weight is set")
     ]
-    """Rule that draws neighbors: {kinds}, or package.module:Class"""
+    """Sampling rule, which selects neighbors: {kinds}, or package.module:Class"""
 
 
 class LossTable(Section):
@@ -190,22 +190,23 @@ class LossTable(Section):
 class SamplerTable(Section):
     """Sampling of neighborhoods."""
 
-    kind: Annotated[str | None, KindOf(SAMPLERS), Default("neighbor: draws per hop")] = None
+    kind: Annotated[str | None, KindOf(SAMPLERS), Default("neighbor: samples hop by hop")] = None
     """Sampler of training batches: {kinds}, or package.module:Class"""
     fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
     """Neighbors per node, one number per hop, starting at the seeds"""
     replacement: bool = False
-    """Draw neighbors with replacement"""
+    """Sample neighbors with replacement"""
     expansion: Literal["layered", "subgraph"] = "layered"
     """Nodes that a hop expands: all nodes sampled so far (layered, as in DGL), or only new nodes (subgraph,
     as in PyG)"""
-    weight: Annotated[str | None, Field(min_length=1), Default("uniform draws")] = None
+    weight: Annotated[str | None, Field(min_length=1), Default("uniform sampling")] = None
     """Edge column with sampling weights; without replacement, means are biased unless all weights of a row
     are equal or 0"""
     time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
-    """Column with the times of seeds, and of edges or nodes; neighbors later than their seed are not drawn"""
+    """Column with the times of seeds, and of edges or nodes; neighbors later than their seed are not
+    sampled"""
     temporal_strategy: Literal["sample", "latest"] = "sample"
-    """Neighbors drawn with a time column: a random sample of the earlier ones (sample), or the latest
+    """Neighbors selected with a time column: a random sample of the earlier ones (sample), or the latest ones
     (latest)"""
     window: Annotated[Window, Default("all earlier times")] = None
     """Range of times before the limit, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
@@ -242,14 +243,14 @@ class ModelTable(Section):
     embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for such types")] = None
     """Width of trained embeddings for node types without the input column; 0: no input for these types"""
     embedded_types: Literal["missing", "others", "all"] = "missing"
-    """Node types with embeddings: types without the input column (missing), such types except the target
-    (others), or all types, in addition to the column (all)"""
+    """Node types with embeddings: types without the input column (missing), these types except the target
+    (others), or all types, in addition to the input column (all)"""
     unknown: Annotated[float, Field(ge=0, lt=1), Default("no shared embedding")] = 0.0
     """Probability of replacing a node's embedding by the shared embedding `unknown` in training, which unseen
     nodes get at inference, e.g. 0.05"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
-    """Update of embeddings: all rows (dense), the rows of the batch (sparse), or the rows of the batch in a
-    table sharded over processes (sharded)"""
+    """Update of embeddings: all rows (dense), only rows of the batch (sparse), or only rows of the batch, in
+    a table that is sharded over processes (sharded)"""
 
 
 class OptimizerTable(Section):

@@ -30,7 +30,7 @@ from khop.run.tables import (
 
 
 class LinksTable(Section):
-    """Links for link prediction: decoder, loss, negatives and held-out shares."""
+    """Links for link prediction: decoder, loss, negatives and splits."""
 
     option_prefix = "link-"
 
@@ -40,15 +40,15 @@ class LinksTable(Section):
     relation: Annotated[str | None, Field(min_length=1), Default("one relation per edge type")] = None
     """Edge column with the relations of links, integers from 0"""
     relations: Annotated[CountOrNone, Default("counted in the graph")] = 0
-    """Number of relations in that column"""
+    """Number of relations in the column links.relation"""
     loss: LossTable = Field(default_factory=LossTable)
     negatives: Literal["uniform", "degree"] = "uniform"
     """Distribution of training negatives: uniform, or proportional to in-degree^0.75 (degree)"""
     negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
     """Negatives per training link"""
     negatives_group: Count = 1
-    """Consecutive training links that share one set of negatives; if shared_negatives is set, only those are
-    shared"""
+    """Consecutive training links that share one set of negatives; with shared_negatives, they share only the
+    additional negatives"""
     shared_negatives: Annotated[CountOrNone, Default("none")] = 0
     """Additional negatives per training link, shared by negatives_group links"""
     hard_negatives: Annotated[CountOrNone, Default("none")] = 0
@@ -152,14 +152,14 @@ class SeedFiles(Section):
     ] = None
     """Column of the ids"""
     time: Annotated[str | None, Field(min_length=1), Default("rows have no dates")] = None
-    """Column of the dates, by which sampler.time limits the neighbors of each row; those without a time zone
-    are in UTC"""
+    """Column with the date of each row; with sampler.time, neighbors are not later than this date. Dates
+    without a time zone are in UTC"""
     weight: Annotated[str | None, Field(min_length=1), Default("equal weights")] = None
     """Column of weights of the training rows in the loss"""
     classes: Annotated[
         tuple[str, ...], Field(strict=False), Default("those of the training table, in ascending order")
     ] = ()
-    """Names of the classes in their order"""
+    """Names of the classes, in the order of their numbers"""
 
     @property
     def paths(self) -> dict[str, str]:
@@ -186,11 +186,11 @@ class Parts(Section):
     placement: Literal["features", "all", "whole"] = "features"
     """Partitioning across processes: features, all (features and edges), or whole (replicated)"""
     lanes: Count = 4
-    """Batches whose rows processes exchange concurrently"""
+    """Number of batches in flight between processes"""
     wire: Literal["stored", "float16", "int8"] = "stored"
     """Format of features sent between processes; float16 and int8 round them"""
     locality: bool = True
-    """Assign seeds preferably to the process that stores them; all processes still get equal shares"""
+    """Prefer to assign seeds to the process that stores them; all processes still get equal shares"""
     cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
     """Host memory to cache rows that are on other processes or on disk, e.g. 2GiB"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
@@ -234,14 +234,14 @@ class Gpu(Section):
     """Memory for the edges: GPU memory (device), host memory read by the GPU (pinned), host memory with
     sampling on the CPU (host), or the first of these with enough room (auto)"""
     features: Literal["auto", "device", "sharded", "pinned", "host", "mapped", "disk"] = "auto"
-    """Memory of the columns: the GPU's (device), a part in each GPU of the machine (sharded), host memory
-    read by the GPU (pinned) or by the CPU (host), the graph's files as memory (mapped) or row by row (disk),
-    or the first of these with room, without host (auto)"""
+    """Memory for the columns: GPU memory (device), the memory of all GPUs of the machine (sharded), host
+    memory read by the GPU (pinned) or by the CPU (host), memory-mapped files (mapped), files read row by row
+    (disk), or the first of these with enough room, except host (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
     """GPU memory for the cache of frequent rows, e.g. 4GB, or a share of the input columns, e.g. 20%"""
     launches: Literal["auto", "single", "recorded"] = "auto"
-    """Kernel launches of training steps: one by one (single), as CUDA graphs (recorded), which need topology
-    and features in device or pinned memory, or recorded if possible (auto)"""
+    """Kernel launches in training steps: one by one (single), as CUDA graphs (recorded), or as CUDA graphs if
+    possible (auto). CUDA graphs need topology and features in device or pinned memory"""
     check: Literal["first", "none"] = "first"
     """Batches sampled on the GPU that are compared with the CPU: the first of each epoch (first), or none"""
 
@@ -252,9 +252,9 @@ class TargetTable(Section):
     option_prefix = "target-"
 
     metric: Annotated[str | None, Field(min_length=1), Default("the metric of the task")] = None
-    """Metric of the score on the validation split that stops training, if target.value is set"""
+    """Metric that target.value refers to"""
     value: Annotated[float | None, Default("no target")] = None
-    """Score on the validation split that stops training, at the first evaluation that reaches it"""
+    """Score on the validation split at which training stops"""
 
     @model_validator(mode="after")
     def _has_a_value(self) -> TargetTable:
@@ -294,7 +294,7 @@ class Training(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay: an L2 penalty, or decoupled for adamw"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
-    """Random seed of initial weights, seed order, neighbors, negatives and dropout"""
+    """Random seed for initial weights, the order of training seeds, neighbors, negatives and dropout"""
     patience: Annotated[CountOrNone, Default("never")] = 0
     """Evaluations without improvement before training stops early"""
     target: TargetTable = Field(default_factory=TargetTable)
@@ -373,7 +373,7 @@ class RunConfig(Section):
     gather: Literal["ahead", "deferred"] = "ahead"
     """Gather input rows when the batch is made (ahead), or in the first layer (deferred)"""
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
-    """Timeout in seconds of a process that waits for another; then all processes end"""
+    """Seconds that a process waits for another one before all processes end with an error"""
     interface: Annotated[
         str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")
     ] = None

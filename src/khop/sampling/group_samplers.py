@@ -327,7 +327,7 @@ MOST = (1 << 31) - 1
 class SaintOptions(GroupOptions):
     """Options of GraphSAINT's samplers, as a run sets them."""
 
-    groups_per_epoch: Annotated[CountOrNone, Default("nodes of the graph over nodes of a subgraph")] = 0
+    groups_per_epoch: Annotated[CountOrNone, Default("nodes of the graph / nodes of a subgraph")] = 0
     """Subgraphs per epoch"""
     coverage: Count = 50
     """Size of the presample that normalizes edges and losses, as a multiple of the number of nodes"""
@@ -350,7 +350,7 @@ class SaintSizeOptions(SaintOptions):
     """Options of subgraphs by nodes or by edges."""
 
     subgraph_draws: Count = 2000
-    """Nodes (saint-node) or edges (saint-edge) drawn per subgraph"""
+    """Nodes (saint-node) or edges (saint-edge) sampled per subgraph"""
 
 
 @dataclass(frozen=True)

@@ -413,9 +413,9 @@ class AdamOptions:
     beta1: _Share = 0.9
     """Decay rate of the first moment of gradients"""
     beta2: _Share = 0.999
-    """Decay of the mean of squared gradients"""
+    """Decay rate of the mean of squared gradients"""
     eps: _Least = 1e-8
-    """Number added to the denominator"""
+    """Term added to the denominator for numerical stability"""
 
 
 @dataclass(frozen=True)
@@ -443,9 +443,9 @@ class RmspropOptions:
     """Options of RMSprop."""
 
     alpha: _Share = 0.99
-    """Decay of the mean of squared gradients"""
+    """Decay rate of the mean of squared gradients"""
     eps: _Least = 1e-8
-    """Number added to the denominator"""
+    """Term added to the denominator for numerical stability"""
     momentum: _Share = 0.0
     """Momentum"""
     centered: bool = False
@@ -461,7 +461,7 @@ class AdagradOptions:
     initial_accumulator_value: _Least = 0.0
     """Initial sum of squared gradients"""
     eps: _Least = 1e-10
-    """Number added to the denominator"""
+    """Term added to the denominator for numerical stability"""
 
 
 class _Kind:

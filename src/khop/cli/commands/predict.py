@@ -27,7 +27,7 @@ PairFile = Annotated[
         "--pairs",
         metavar="FILE",
         readable=False,  # the error of khop has a remedy
-        help="Pairs of your ids to score by a link-prediction run: Parquet or CSV, with the id columns "
+        help="Pairs of your ids to score with a link-prediction run: Parquet or CSV, with the id columns "
         "of the edge table.",
         show_default=False,
     ),
@@ -38,8 +38,8 @@ RowFile = Annotated[
         "--rows",
         metavar="FILE",
         readable=False,  # the error of khop has a remedy
-        help="Rows to predict by a run with seed tables: Parquet or CSV, with the ids and dates of these "
-        "tables.",
+        help="Rows to predict with a run that has seed tables: Parquet or CSV, with the ids and dates of "
+        "these tables.",
         show_default=False,
     ),
 ]

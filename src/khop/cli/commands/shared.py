@@ -39,8 +39,8 @@ BindOption = Annotated[
     BindChoice | None,
     typer.Option(
         "--bind",
-        help="Cores of each process: its own (cores), on one memory node (numa), or all (none) (default: "
-        "numa on machines with several memory nodes, else none).",
+        help="Binding of processes to cores: separate cores for each process (cores), also on one NUMA node "
+        "(numa), or no binding (none) (default: numa on machines with several NUMA nodes, else none).",
         show_default=False,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Comparison of batches made by kernels with the CPU's, on a thread and a low-priority stream."""
+"""Comparison of batches sampled on a GPU with the CPU's, on a thread and a low-priority stream."""
 
 from __future__ import annotations
 

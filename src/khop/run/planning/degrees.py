@@ -1,4 +1,4 @@
-"""Classes of nodes of equal degrees: counted in a graph, or typical of large graphs."""
+"""Nodes grouped by degree: counted in a graph, or typical of large graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neighborhoods of links: of both ends of every link, and of its negatives."""
+"""Neighborhoods of links: of both endpoints of each link, and of its negatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampler on a GPU with static shapes. Batches that exceed a capacity get larger shapes of their own."""
+"""Sampler on a GPU with static shapes. Batches that exceed a capacity use larger shapes."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ class SumOptions:
     """Options of draws that estimate sums."""
 
     column: str = ""
-    """Edge column of weights, or of values for top-k (default: uniform draws)"""
+    """Edge column of weights, or of values for top-k (default: uniform sampling)"""
     replacement: bool = False
-    """Draw neighbors with replacement; weighted draws without replacement are biased"""
+    """Sample neighbors with replacement; weighted samples without replacement are biased"""
     inner: Annotated[
         Literal["uniform", "weighted", "labor", "top-k"] | None,
         Default("uniform, or weighted if column is set"),
     ] = None
-    """Rule that draws the neighbors: uniform, weighted, labor or top-k"""
+    """Rule that selects the neighbors: uniform, weighted, labor or top-k"""
     layer_dependent: bool = False
     """Share LABOR's random numbers among all hops: fewer nodes per batch, but biased for several layers"""
     kappa: Annotated[int, Ge(1), Le((1 << 31) - 1)] = 1
@@ -215,7 +215,7 @@ class RelationOptions:
     column: Text
     """Edge column of relations"""
     inner: Literal["uniform", "labor"] = "uniform"
-    """Rule that draws the neighbors"""
+    """Rule that selects the neighbors"""
 
 
 class RelationCounts(RuleNeed[Tensor]):

@@ -1,4 +1,4 @@
-"""Rule for neighbors within time limits."""
+"""Sampling rule with time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule for the neighbors with the largest weights."""
+"""Rule that selects the neighbors with the largest weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule that draws neighbors uniformly."""
+"""Uniform sampling rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Uniform(RuleBase):
 
     kernel: ClassVar[Kernel] = Kernel.UNIFORM
     replacement: bool = False
-    """Draw neighbors with replacement"""
+    """Sample neighbors with replacement"""
 
     def __post_init__(self) -> None:
         checked_field(self, "replacement", truth)

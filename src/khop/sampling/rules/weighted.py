@@ -1,4 +1,4 @@
-"""Rule that draws neighbors in proportion to weights."""
+"""Sampling rule with probabilities in proportion to edge weights."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Weighted(RuleBase):
     column: Text
     """Edge column of weights"""
     replacement: bool = False
-    """Draw neighbors with replacement; without it, means are biased unless all weights of a row are equal or
-    0"""
+    """Sample neighbors with replacement; without it, means are biased unless all weights of a row are equal
+    or 0"""
 
     def __post_init__(self) -> None:
         column_name(self.column)
