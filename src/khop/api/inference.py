@@ -373,10 +373,10 @@ def evaluate(
     `model(batch)` runs on neighborhoods that the rule of `loader` limits to these times, by default on all
     earlier neighbors.
 
-    In a graph split by time during the import, messages pass over the edges that the split may use:
-    training those before `val`, validation those before `test`, test all. Collective: the ranks share the
-    work, and every rank gets the same score, for any number of ranks. A model in DistributedDataParallel is
-    unwrapped.
+    In a graph split by time during the import, messages pass only over edges that the split may use: edges
+    before `val` for training, edges before `test` for validation, and all edges for test. Collective: the
+    ranks share the work, and every rank gets the same score, for any number of ranks. A model in
+    DistributedDataParallel is unwrapped.
 
     Args:
         model: The model.
@@ -388,9 +388,9 @@ def evaluate(
             same in every evaluation. Default None: all neighbors.
         columns: Columns of the batches, by default the model's `input_columns`, else the loader's
             columns, else all node columns except labels.
-        loader: Loader that the model is trained with; the rule of its sampler draws or weighs the
-            neighbors. Default None: the model's rule.
-        progress: Function called with the number of rows done and in all; by default none.
+        loader: Loader that the model is trained with; evaluation uses the rule of its sampler. Default None:
+            the model's rule.
+        progress: Function called with the number of finished rows and of all rows; by default none.
     Returns:
         The score.
     Raises:
@@ -489,12 +489,12 @@ def evaluate_links(
         fanouts: Fanouts of the hops: links are then scored from sampled batches, as in training, which are
             the same in every evaluation. This works for any encoder, and for links with times with
             `rule=khop.Temporal(column)`. Default None: all neighbors.
-        rule: Rule that weighs the neighbors, by default that of the sampler of `loader`, else the
-            model's. A rule that selects edges in exact inference too, such as `TopK`, needs `loader` or
+        rule: Rule that determines the weights of neighbors, by default that of the sampler of `loader`, else
+            the model's. A rule that selects edges in exact inference too, such as `TopK`, needs `loader` or
             `fanouts`.
         columns: Columns of the batches for the encoder, as in `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
-        progress: Function called with the number of rows done and in all; by default none.
+        progress: Function called with the number of finished rows and of all rows; by default none.
     Returns:
         The metrics by name.
     Raises:
@@ -572,10 +572,10 @@ def evaluate_edges(
         links: Links with labels, for example from `khop.split_links(label=...)`.
         task: Task, such as `khop.EdgeClassification`.
         fanouts: Fanouts of the hops, as in `evaluate_links`. Default None: all neighbors.
-        rule: Rule that weighs the neighbors, as in `evaluate_links`.
+        rule: Rule that determines the weights of neighbors, as in `evaluate_links`.
         columns: Columns of the batches for the encoder, as in `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
-        progress: Function called with the number of rows done and in all; by default none.
+        progress: Function called with the number of finished rows and of all rows; by default none.
     Returns:
         The score.
     Raises:

@@ -83,9 +83,9 @@ def launch(
             address. By default loopback on one machine, otherwise the interface with the route to rank 0.
         allow: Permissions: "oversubscribe" for more than 4 processes per core that this process may use,
             "public" for a public address, which states that a firewall protects it. Default none.
-        bind: "cores" gives each process of a machine its own cores, of those that it may run on; "numa" also
-            keeps them and its memory on one memory node; "none" leaves all to the kernel. Processes that
-            their launcher has bound, as srun does, stay so. Default: "numa" on machines with several memory
+        bind: "cores" assigns separate cores to each process of a machine; "numa" also keeps the cores and the
+            memory of a process on one NUMA node; "none" does not bind processes. Processes that are already
+            bound by their launcher, such as srun, stay bound. Default: "numa" on machines with several NUMA
             nodes, else "none".
     Raises:
         ValueError: `function` cannot be imported by other processes, a permission is missing, or there are

@@ -221,7 +221,7 @@ class Graph:
 
     @property
     def device_stores(self) -> tuple[CscGraph, FeatureStore] | None:
-        """Edges and columns of nodes that kernels of a GPU read; None: the CPU, or GPUs exchange columns."""
+        """Edges and node columns that GPU kernels read; None: the CPU reads them, or GPUs exchange them."""
         stores = self.stores
         if stores is None or stores.edges is None or self.rank_rows is not None:
             return None
@@ -310,15 +310,15 @@ class Graph:
         Args:
             device: The GPU, by default "cuda", the GPU of this rank. "cpu" supports columns as "host",
                 "mapped" or "disk".
-            topology: "device", "pinned" (host memory that the GPU reads), "host" (the CPU samples), or
-                "auto" (default): the first of these with room, or "host" if kernels cannot make the
-                batches. The first call on a card compares them with the CPU, which takes seconds.
+            topology: "device", "pinned" (host memory that the GPU reads), "host" (the CPU samples), or "auto"
+                (default): the first of these with room, or "host" if kernels cannot make the batches. The
+                first call on a GPU compares them with the CPU, which takes seconds.
             columns: One of these, "sharded" (each GPU of the machine has a part of the rows, and reads the
                 others'), "mapped" (the graph's files) or "disk" (files read row by row) for all
                 columns of nodes, or a mapping from column names. Default "auto".
-            cache: GPU memory for rows of a column that is not there: "4GB", or "20%" of the column; also
-                by column name. Columns that the CPU gathers share one cache, as large as theirs together.
-                Default 0.
+            cache: GPU memory for rows of a column that is not in GPU memory: "4GB", or "20%" of the column;
+                also by column name. Columns that the CPU gathers share one cache, with the sum of their
+                sizes. Default 0.
             beside: GPU memory, as bytes or text, that placed stores leave to model, optimizer and
                 batches; default "2GiB".
             check: "first" (default) compares the first batch that a loader makes in each epoch with the

@@ -64,7 +64,7 @@ def partition_graph(
         batch_size: Training seeds per step over all parts, for this estimate; default 1024.
         method_options: Options that the class of the method declares, by name; default none.
         threads: Number of threads. 0 (default): one per core.
-        notice: Function called with a text, the bytes done and the bytes in all. Default None.
+        notice: Function called with a text, the bytes done and the total bytes. Default None.
     Returns:
         The partition book: sizes of the parts, and the quality of the partitioning.
     Raises:
@@ -115,7 +115,7 @@ def cluster_graph(
         seed: Seed of the partitioning, default 0.
         method_options: Options that the class of the method declares, by name; default none.
         threads: Number of threads. 0 (default): one per core.
-        notice: Function called with a text, the bytes done and the bytes in all. Default None.
+        notice: Function called with a text, the bytes done and the total bytes. Default None.
     Returns:
         The path of the new folder.
     Raises:

@@ -192,7 +192,7 @@ class LinkSplit:
 
         Args:
             path: The new folder.
-            notice: Function called with a text, the bytes done and the bytes in all.
+            notice: Function called with a text, the bytes done and the total bytes.
         """
         graphs = {"train": self.train, "val": self.val, "test": self.test}
         links = {"train": self.train_links, "val": self.val_links, "test": self.test_links}

@@ -93,7 +93,7 @@ def cooccurrence(
     min_count: int = 3,
     threads: int = 1,
 ) -> EdgeTable:
-    """Connect nodes at one end of an edge type that are connected by two-step paths.
+    """Connect two nodes of a type if at least `min_count` two-step paths over an edge type join them.
 
     For ("user", "buys", "item") through users, a path leads from an item to a user who bought it, and on
     to another item of that user. Parallel edges are separate paths: if a user bought one item once and

@@ -55,7 +55,7 @@ def full_ranking(
         scores_of: Function from queries, int64 (n), to their scores (n, candidates). It gets as many
             queries at a time as fit in `chunk_bytes`.
         held_out: Pairs to find, int64 (2, pairs): queries, then candidates. Duplicates are counted once.
-        seen: Pairs to leave out, int64 (2, pairs), also where they are in `held_out`.
+        seen: Pairs to exclude, int64 (2, pairs), even if they are in `held_out`.
         num_candidates: Number of candidates.
         at: Values of k for Recall@k, NDCG@k, MAP@k and Hits@k, default (10, 20).
         known: Pairs, int64 (2, pairs), that are not candidates when another pair of their query is ranked
@@ -280,9 +280,9 @@ def triple_ranking(
     known: Tensor | None = None,
     at: Sequence[int] = (1, 3, 10),
 ) -> TripleRanking:
-    """Rank both ends of triples among all nodes of their types, by a decoder of relations.
+    """Rank both ends of triples among all nodes of their types, with a relational decoder.
 
-    Collective, as `khop.full_ranking`.
+    Collective, like `khop.full_ranking`.
 
     Args:
         decoder: Decoder, such as `khop.models.TransE`.

@@ -305,8 +305,8 @@ def sampled_inference(
 ) -> Tensor:
     """Compute the outputs of `model(batch)` over sampled neighborhoods.
 
-    One key draws for all chunks. With the layered expansion a node's output is therefore independent of
-    its chunk, and two evaluations with the same seed differ only by the model. The ranks of a group share
+    All chunks use the same random key. With the layered expansion, a node's output is therefore independent
+    of its chunk, and two evaluations with the same seed differ only by the model. The ranks of a group share
     the chunks, and every rank gets all outputs.
 
     Args:
@@ -320,7 +320,7 @@ def sampled_inference(
         columns: Columns of the batches, a `khop.loading.columns.ColumnChoice`.
         seed: Seed of the draws, default 0.
         chunk_size: Nodes per chunk, default 1024.
-        progress: Function called with the number of rows done and in all; by default none.
+        progress: Function called with the number of finished rows and of all rows; by default none.
         in_flight: Threads and memory of the batches.
         group: Ranks that share the work; by default this process.
         lanes: Lanes of a partitioned graph; default None.

@@ -231,8 +231,8 @@ def packed(indptr: Tensor, indices: Tensor, values: Tensor, longest: int) -> Ten
 class SparseRows(LazyRows):
     """Rows (n, width) of a sparse column; only the entries are stored.
 
-    `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies only the entries, forward and in
-    the gradient of the weight, with the same bits for any number of threads. Slices of rows and
+    `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies only the entries, in the forward pass
+    and in the gradient of the weight. Results are bit-identical for any number of threads. Slices of rows and
     conversions to another dtype are sparse too. Every other operation computes with dense rows. The rows
     themselves have no gradient.
 

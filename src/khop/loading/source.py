@@ -247,11 +247,11 @@ class BatchSource(Protocol):
     """
 
     def prepare(self) -> None:
-        """Build the arrays that draws need, before the first batch. Collective where the graph is."""
+        """Build the arrays that draws need, before the first batch. Collective if the graph is."""
         ...
 
     def make(self, request: BatchRequest) -> Drawn:
-        """Make one batch that is waited for. Collective where the graph is."""
+        """Make one batch that is waited for. Collective if the graph is."""
         ...
 
     def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:

@@ -78,8 +78,8 @@ class ClusterSampler(SamplerBase):
     A shuffled epoch combines different clusters each time, and uses each cluster once. A cluster without
     nodes or seeds does not contribute to the loss.
 
-    The seeds of a loader are the nodes with a loss; the mean over all groups of an epoch is the mean over
-    all of them. A step takes `batch_size` groups; its loss is the mean of theirs. Chiang et al., arXiv
+    The seeds of a loader are the nodes with a loss; the mean over all groups of an epoch is the mean over all
+    seeds. A step takes `batch_size` groups; its loss is the mean loss of the groups. Chiang et al., arXiv
     1905.07953.
 
     Args:
@@ -88,7 +88,7 @@ class ClusterSampler(SamplerBase):
             `khop.clusters_of` reads the column that `khop.cluster_graph` writes.
         layers: Number of blocks; each is the whole subgraph.
         per_group: Clusters per group, default 1.
-        rule: Rule that weighs the neighbors, `Uniform()` by default.
+        rule: Rule that determines the weights of neighbors, `Uniform()` by default.
     Raises:
         ValueError: There is not one cluster per node.
     Example:
@@ -139,7 +139,7 @@ class ClusterSampler(SamplerBase):
 
     @property
     def seed_kinds(self) -> frozenset[SeedKind]:
-        """Groups: each is some clusters."""
+        """Groups of clusters."""
         return GROUPS
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
@@ -214,9 +214,9 @@ class ShadowOptions(GroupOptions):
 class ShadowSampler(SamplerBase):
     """ShaDow's sampler: neighbors of a group of seeds, drawn by `fanouts`, and all edges among these nodes.
 
-    A step takes `batch_size` groups; its loss is the mean of theirs. Edges have the weights of `rule` if
-    all its neighbors have weights, as with `Sum`; others are averaged. `sample.trees` has the group of
-    each node. Zeng et al., arXiv 2201.07858.
+    A step takes `batch_size` groups; its loss is the mean loss of the groups. Edges have the weights of
+    `rule` if all its neighbors have weights, as with `Sum`; others are averaged. `sample.trees` has the group
+    of each node. Zeng et al., arXiv 2201.07858.
 
     Args:
         graph: Graph to sample.
@@ -224,7 +224,7 @@ class ShadowSampler(SamplerBase):
         layers: Number of blocks, each the whole subgraph; it may differ from the number of hops.
         per_group: Seeds per group. With 1 (default), each seed has a separate subgraph, as in
             torch_geometric; with more, these seeds share one subgraph, as in DGL.
-        rule: Rule that draws the neighbors, `Uniform()` by default.
+        rule: Sampling rule, `Uniform()` by default.
     Raises:
         ValueError: The fanouts do not fit the graph, or the rule does not draw for disjoint groups.
     Example:
@@ -269,7 +269,7 @@ class ShadowSampler(SamplerBase):
 
     @property
     def seed_kinds(self) -> frozenset[SeedKind]:
-        """Groups: each is some seed nodes."""
+        """Groups of seed nodes."""
         return GROUPS
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
@@ -535,14 +535,14 @@ class SaintCounts:
 class SaintSampler(SamplerBase):
     """GraphSAINT's sampler: a group is one subgraph, induced by the nodes that `draw` returns.
 
-    The seeds of a loader are the nodes with a loss. A step takes `batch_size` subgraphs; its loss is the
-    mean of theirs.
+    The seeds of a loader are the nodes with a loss. A step takes `batch_size` subgraphs; its loss is the mean
+    loss of the groups.
 
-    Before the first epoch, subgraphs are drawn under a separate key (`Purpose.PRESAMPLE`, `seed`). With
-    the number of them that contain a node, C_v, and an edge, C_uv, edges are weighted by C_v / C_uv = 1 /
-    alpha, times the weight of the rule (1 / in-degree for `Uniform()`), and the losses of nodes by 1 /
-    lambda = subgraphs / C_v. A count of 0 is taken as 1. Every rank draws all of them; the counts take 4
-    bytes per edge and 8 per node.
+    Before the first epoch, subgraphs are drawn under a separate key (`Purpose.PRESAMPLE`, `seed`). Let C_v
+    and C_uv be the numbers of these subgraphs that contain node v and edge uv. Edges are weighted by C_v /
+    C_uv = 1 / alpha, times the weight of the rule (1 / in-degree for `Uniform()`). The losses of nodes are
+    weighted by 1 / lambda = subgraphs / C_v. A count of 0 is treated as 1. Every rank draws all of these
+    subgraphs; the counts take 4 bytes per edge and 8 per node.
 
     The nodes are of one type, with edges of one type among them. Zeng et al., arXiv 1907.04931.
 
@@ -550,11 +550,11 @@ class SaintSampler(SamplerBase):
         graph: Graph with one edge type, between nodes of one type.
         draw: Draw of the nodes: `SaintNodes`, `SaintEdges` or `SaintWalks`.
         layers: Number of blocks; each is the whole subgraph.
-        groups_per_epoch: Subgraphs per epoch; by default the nodes of the graph over the most nodes of a
-            subgraph.
-        coverage: Presampled nodes over the nodes of the graph, default 50.
+        groups_per_epoch: Subgraphs per epoch; by default the number of nodes of the graph, divided by the
+            maximum number of nodes of a subgraph.
+        coverage: Number of presampled nodes, divided by the number of nodes of the graph; default 50.
         seed: Seed of the presampled subgraphs, default 0.
-        rule: Rule that weighs the neighbors, `Uniform()` by default.
+        rule: Rule that determines the weights of neighbors, `Uniform()` by default.
     Raises:
         ValueError: The graph has several edge types, or nodes of two types.
     Example:
@@ -604,7 +604,7 @@ class SaintSampler(SamplerBase):
 
     @property
     def seed_kinds(self) -> frozenset[SeedKind]:
-        """Groups: each is one subgraph."""
+        """Groups, each of which is one subgraph."""
         return GROUPS
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
@@ -612,14 +612,14 @@ class SaintSampler(SamplerBase):
         return (NegativeNeed(self._edge_type, self.draw.first), *self._subgraphs.needs)
 
     def groups(self, nodes: Mapping[NodeType, Tensor]) -> GroupSeeds:
-        """Return the subgraphs of an epoch, after presampling. Collective where the graph is."""
+        """Return the subgraphs of an epoch, after presampling. Collective if the graph is."""
         targets = {t: ids.unique() for t, ids in nodes.items()}
         settings = f"{self.draw}:{self._coverage}:{self._seed}:{self.counts.subgraphs}"
         return GroupSeeds("subgraphs", self._groups_per_epoch, 1, targets, settings)
 
     @cached_property
     def counts(self) -> SaintCounts:
-        """The presampled subgraphs, drawn on first use. Collective where the graph is."""
+        """The presampled subgraphs, drawn on first use. Collective if the graph is."""
         key = DrawKey.of(self._seed, Purpose.PRESAMPLE)
         nodes = torch.zeros(self._num_nodes, dtype=torch.int64)
         edges = torch.zeros(self.graph.num_edges(self._edge_type), dtype=torch.int32)

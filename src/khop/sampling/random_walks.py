@@ -37,8 +37,8 @@ ONE = 1 << 20  # the largest weight of an edge
 class Node2Vec:
     """Bias of random walks (Grover and Leskovec 2016).
 
-    A step from v, after t, weighs an edge back to t by 1 / p, to in-neighbors of t by 1, and others by 1
-    / q. Weights are rounded to 1 / 2^20 of the largest.
+    For a step from v whose previous node is t, an edge back to t has the weight 1 / p, edges to in-neighbors
+    of t have the weight 1, and others 1 / q. Weights are rounded to 1 / 2^20 of the largest.
 
     Args:
         p: Return parameter, 1/1024 to 1024: with a large p, walks rarely return to t. Default 1: no effect.
@@ -60,7 +60,7 @@ class Node2Vec:
 
     @property
     def weights(self) -> tuple[int, int, int]:
-        """The weights of an edge back, to a neighbor of the node before, and to any other node."""
+        """The weights of an edge back, to a neighbor of the previous node, and to any other node."""
         given = (1 / self.p, 1.0, 1 / self.q)
         back, near, far = (max(1, round(ONE * weight / max(given))) for weight in given)
         return back, near, far
@@ -157,16 +157,16 @@ def random_walks(
 ) -> Tensor:
     """Walk from each start along one edge of each type of a path.
 
-    A step goes against the direction of an edge, from its destination to its source, as messages are
-    sampled. Use the reverse edge types to walk the other way. A walk at a node without in-edges of the
-    type ends. Walk i is a function of (graph, start, path, seed, epoch, `first` + i). Collective where
-    the graph is: each rank may have other starts, also none.
+    A step goes against the direction of an edge, from its destination to its source, as in neighbor sampling.
+    Use the reverse edge types to walk the other way. A walk at a node without in-edges of the type ends. Walk
+    i is a function of (graph, start, path, seed, epoch, `first` + i). Collective if the graph is: ranks may
+    have different starts, or none.
 
     Args:
         graph: Graph to walk in.
         starts: Nodes, as ids or a boolean mask (a tensor, an array, a list or a Series), or "all".
-        path: Edge type of each step. The first ends at the node type of the starts, each further one at
-            the sources of the one before.
+        path: Edge type of each step. The destination type of the first one is the node type of the starts;
+            that of each further one is the source type of the previous one.
         bias: Weights of the edges, `khop.Node2Vec(p, q)`. None (default): every in-edge is equally
             likely.
         seed: Seed of the draws, default 0.
@@ -258,7 +258,7 @@ _BIASED_AT_ONCE = 1 << 15  # a step of these reads all in-edges of each walk's n
 
 @dataclass(frozen=True)
 class WalkCounts:
-    """Walks from a node, and the neighbors that are kept of those that they visit.
+    """Numbers of walks from a node, and of the visited nodes that are kept as its neighbors.
 
     A walk follows the path up to `rounds` times. The node at the end of each round is a visit.
 
@@ -299,24 +299,24 @@ def walk_neighbors(
 ) -> EdgeChunks:
     """Connect every node of a type with the nodes of the type that random walks from it visit most often.
 
-    With a path there and back, the result has the neighbors of DGL's PinSAGESampler (Ying et al., arXiv
-    1806.01973); a node may be its own neighbor. With one edge type among nodes of one type and many
-    rounds, visits estimate personalized PageRank with restart probability `counts.stop`. Collective where
-    the graph is.
+    With a path to another type and back, the result has the neighbors of DGL's PinSAGESampler (Ying et al.,
+    arXiv 1806.01973); a node may be its own neighbor. With one edge type among nodes of one type and many
+    rounds, visits estimate personalized PageRank with restart probability `counts.stop`. Collective if the
+    graph is.
 
     Args:
         graph: Graph to walk in.
         path: Edge types from the node type back to it, such as ["user buys item", "item bought-by user"]:
             a step goes from the destination of an edge to its source.
         counts: Numbers of walks, rounds and neighbors, `WalkCounts()` by default.
-        bias: `khop.Node2Vec(p, q)` for walks along one edge type; a round goes on from the one before.
+        bias: `khop.Node2Vec(p, q)` for walks along one edge type; each round continues from the previous one.
             Default None.
         seed: Seed of the draws, default 0.
     Returns:
         Edges from the visited node to the start, by start and then by visits, with the column "visits"
-        (int32). Give them to `khop.write_graph` as a new edge type, and sample by `khop.TopK("visits")`
-        or `khop.Weighted("visits")`. They are computed in chunks while they are written. A start whose
-        walks end at once has no edges.
+        (int32). Pass them to `khop.write_graph` as a new edge type, and sample with `khop.TopK("visits")` or
+        `khop.Weighted("visits")`. They are computed in chunks while they are written. A start whose walks end
+        at once has no edges.
     Raises:
         ValueError: The path does not lead back.
     Example:

@@ -133,8 +133,8 @@ class KernelSampler:
 class Sampler(Protocol):
     """A sampler of neighborhoods: implementers draw a sample for seeds and a key.
 
-    They have the attributes `graph`, from which samples are drawn, and `rule`, by which neighbors are
-    drawn; exact evaluation weighs all neighbors by what the rule estimates. Custom samplers subclass
+    They have the attributes `graph`, from which samples are drawn, and `rule`, which selects neighbors. Exact
+    evaluation weights all neighbors so that it computes what the rule estimates. Custom samplers subclass
     `SamplerBase`.
 
     Example:
@@ -174,7 +174,7 @@ class Sampler(Protocol):
     def groups(self, nodes: Mapping[NodeType, Tensor]) -> GroupSeeds:
         """Return the groups of an epoch; Unsupported without groups.
 
-        The loader calls it once, outside lanes. Collective where the graph is.
+        The loader calls it once, outside lanes. Collective if the graph is.
 
         Args:
             nodes: Seed nodes of the epoch, int64 global ids by type.
@@ -192,7 +192,7 @@ class Sampler(Protocol):
     def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
         """Return the probability that a batch contains a node: float64 (nodes) by node type.
 
-        None if the probabilities are unknown: then batches are drawn and counted.
+        None if the probabilities are unknown: khop then counts the nodes of sampled batches.
 
         Args:
             seeds: Seed nodes of the epoch, int64 (n) global ids by type.
@@ -204,7 +204,7 @@ class Sampler(Protocol):
         """Return a sampler of the same bits that uses several threads for each sample.
 
         Args:
-            threads: Largest number of threads.
+            threads: Maximum number of threads.
         """
         ...
 
@@ -232,18 +232,18 @@ class Sampler(Protocol):
 
     @property
     def averaged_types(self) -> frozenset[EdgeType]:
-        """Edge types of which samples average a few neighbors, and exact evaluation all of them."""
+        """Edge types for which samples average a few neighbors, and exact evaluation averages all."""
         ...
 
     def settings(self) -> Mapping[str, object]:
-        """Return the arguments beside the graph that make the same sampler, on a server; or Unsupported.
+        """Return the arguments, except the graph, that make the same sampler on a server; or Unsupported.
 
         Values are numbers, text, lists, mappings, and frozen dataclasses of them, such as rules.
         """
         ...
 
     def for_kernels(self) -> KernelSampler:
-        """Return the same sampler in the form that kernels of a GPU can carry out; or Unsupported."""
+        """Return the same sampler in a form that GPU kernels can execute; or Unsupported."""
         ...
 
 
@@ -289,7 +289,7 @@ class SamplerBase(Sampler):
         return ()
 
     def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
-        """Return None: batches are drawn and counted."""
+        """Return None: khop counts the nodes of sampled batches."""
         return None
 
     def with_threads(self, threads: int) -> Self:
@@ -320,7 +320,7 @@ class SamplerBase(Sampler):
         )
 
     def for_kernels(self) -> KernelSampler:
-        """Raise Unsupported: a GPU samples as khop's own samplers do."""
+        """Raise Unsupported: by default, a custom sampler does not run on a GPU."""
         raise Unsupported(
             f"{type(self).__name__}: a GPU samples as khop.NeighborSampler and khop.LinkSampler do; leave "
             'the topology to the CPU, topology="host"'
@@ -385,8 +385,7 @@ class NeighborSampler(SamplerBase):
         fanouts: Neighbors per hop; -1 takes all, 0 none. A fanout is one number for all edge types, or a
             mapping from edge types or patterns to numbers, such as
             `{("user", "buys", "item"): 5, "*": 2}`.
-        rule: Rule that draws the neighbors, `Uniform()` by default. A model of `khop.models` needs
-            `model.rule`.
+        rule: Sampling rule, `Uniform()` by default. A model of `khop.models` needs `model.rule`.
         expansion: "layered" (default), one block per hop, or "subgraph", one graph; see `Expansion`.
         edge_ids: Return the ids of edges, which edge columns need; default False.
         trees: "merged" (default), or "disjoint": every seed has a separate tree, nodes are unique within
@@ -464,7 +463,7 @@ class NeighborSampler(SamplerBase):
 
     @property
     def averaged_types(self) -> frozenset[EdgeType]:
-        """Edge types of which samples average a few neighbors, and exact evaluation all of them.
+        """Edge types for which samples average a few neighbors, and exact evaluation averages all.
 
         None within time limits: there is no exact evaluation then.
         """
@@ -479,7 +478,7 @@ class NeighborSampler(SamplerBase):
         )
 
     def settings(self) -> Mapping[str, object]:
-        """Return the arguments beside the graph."""
+        """Return the arguments except the graph."""
         return {
             "fanouts": self.fanouts,
             "rule": self.rule,
@@ -542,7 +541,7 @@ class NeighborSampler(SamplerBase):
         all.
 
         Args:
-            threads: Largest number of threads.
+            threads: Maximum number of threads.
         """
         threads = whole_number("threads", threads, 1)
         sampler = copy(self)

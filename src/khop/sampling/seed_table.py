@@ -37,11 +37,11 @@ GivenByType = npt.ArrayLike | Tensor | Mapping[NodeType, Any]
 
 @dataclass(frozen=True, eq=False, init=False)
 class SeedTable(NodeSeeds):
-    """Seed nodes as rows of a table: a node may have several rows, each with its own time, label and weight.
+    """Seed nodes as rows of a table: a node may have several rows, each with a time, a label and a weight.
 
     A row is one seed, used once per epoch. Batches have the columns of their rows: labels as
     `batch.seed_column("label")`, where tasks read them, `batch.seed_times`, `batch.seed_weights`, and
-    `batch.seed_positions`. `khop.Temporal` bounds the neighborhood of each row by the time of the row.
+    `batch.seed_positions`. `khop.Temporal` limits the neighborhood of each row by the time of the row.
 
     Weights multiply the losses of rows. They are relative: the loss of a step is the sum of weight times
     loss over the rows of all ranks, divided by their number and by the mean weight of the table. The loss

@@ -169,7 +169,7 @@ class GatheredStep:
 class Observer(Protocol):
     """Receives every event of a training run, in the thread that trains.
 
-    Implementers have all methods; a subclass of `Unwatched` only overrides those that it needs.
+    An observer has all methods; a subclass of `Unwatched` overrides only those that it needs.
 
     Example:
         >>> class Losses(khop.Unwatched):

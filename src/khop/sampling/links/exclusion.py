@@ -164,12 +164,13 @@ def excluded_edges(
 
 @dataclass(frozen=True)
 class SpotTarget:
-    """Exclusion of the batch's links at nodes of low degree; the other links carry messages.
+    """Exclusion of the batch's links at nodes of low degree; the other links pass messages.
 
-    The degree of a destination is its number of in-edges of the link's type, of a source that of the
-    reverse type, or of the link's type if both ends are of one type and it has no reverse. All edges of
-    the sampler's graph count, without time limits. Zhu et al., arXiv 2306.00899: at nodes with few links,
-    a target link that carries messages shifts training most; elsewhere, leaving it out costs edges.
+    The degree of a destination is its number of in-edges of the link's edge type. The degree of a source is
+    its number of in-edges of the reverse type. If both endpoints have the same node type and the edge type
+    has no reverse, in-edges of the link's type count for both. All edges of the sampler's graph count,
+    without time limits. Zhu et al., arXiv 2306.00899: messages over a target link distort training most at
+    nodes with few links; at other nodes, excluding the link loses messages.
 
     Args:
         below: Degree of an endpoint below which a link is excluded from the message graph; at least 1.

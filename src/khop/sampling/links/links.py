@@ -89,7 +89,7 @@ class LinkSampler(SamplerBase):
             None.
         relation: Edge column with the links' relations: `exclude` then only excludes edges with the same
             relation, and exact negatives are never edges with the same relation. Default None.
-        rule: Rule that draws the neighbors, `Uniform()` by default.
+        rule: Sampling rule, `Uniform()` by default.
         expansion: "layered" (default) or "subgraph"; see `Expansion`.
         edge_ids: Return the ids of edges, which edge columns need; default False.
         trees: "merged" (default) or "disjoint", as in `NeighborSampler`.
@@ -153,16 +153,16 @@ class LinkSampler(SamplerBase):
 
     @property
     def averaged_types(self) -> frozenset[EdgeType]:
-        """Edge types of which samples average a few neighbors, and exact evaluation all of them."""
+        """Edge types for which samples average a few neighbors, and exact evaluation averages all."""
         return self.neighbors.averaged_types
 
     @property
     def seed_kinds(self) -> frozenset[SeedKind]:
-        """The kinds of seeds that `sample` takes: links, and nodes beside them or alone."""
+        """The kinds of seeds that `sample` takes: links, nodes, or both."""
         return frozenset({"nodes", "links"})
 
     def settings(self) -> Mapping[str, object]:
-        """Return the arguments beside the graph."""
+        """Return the arguments except the graph."""
         return {
             **self.neighbors.settings(),
             "negatives": self.negatives,
@@ -184,7 +184,7 @@ class LinkSampler(SamplerBase):
         """Return a copy that draws each sample with several threads; see `NeighborSampler.with_threads`.
 
         Args:
-            threads: Largest number of threads.
+            threads: Maximum number of threads.
         """
         sampler = copy(self)
         sampler.neighbors = self.neighbors.with_threads(threads)

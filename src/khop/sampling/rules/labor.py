@@ -44,9 +44,9 @@ class Labor(RuleBase):
     """LABOR: uniform draws that prefer the same neighbors for all nodes, for fewer nodes per batch.
 
     This is LABOR-0 of Balin and Catalyurek (2023, arXiv 2210.13339) as sequential Poisson sampling: every
-    source has one random number per hop, and each row takes its `fanout` sources with the smallest
-    numbers. A row gives as many edges as by `Uniform()`, and a mean over draws estimates the mean over
-    all neighbors without bias. A draw reads the whole row. Edge weights are ignored.
+    source has one random number per hop, and each row takes its `fanout` sources with the smallest numbers. A
+    row gives as many edges as with `Uniform()`, and a mean over draws estimates the mean over all neighbors
+    without bias. A draw reads the whole row. Edge weights are ignored.
 
     Seeds with separate trees do not share nodes, so `trees="disjoint"` is not supported. `Temporal` needs
     trees, which all use the same numbers.

@@ -76,13 +76,13 @@ class SumOptions:
 class Sum(RuleBase):
     """Rule whose weights make a layer estimate the sum over all neighbors instead of the mean.
 
-    A neighbor weighs degree / drawn, or degree times its weight if `inner` gives weights. The degree is
-    the number of edges from which the row is drawn: of the training graph, without held-out links, and
-    within `Temporal(column, inner=Sum())` of the edges that the time limit allows. It counts edges of
-    weight 0 too. Models that sum, such as GIN, need this rule.
+    The weight of a neighbor is degree / number of sampled neighbors, or degree times its weight if `inner`
+    gives weights. The degree is the number of edges from which the row is drawn: of the training graph,
+    without held-out links, and within `Temporal(column, inner=Sum())` of the edges that the time limit
+    allows. It counts edges of weight 0 too. Models that sum, such as GIN, need this rule.
 
     Args:
-        inner: Rule that draws the neighbors, without time limits; default `Uniform()`.
+        inner: Sampling rule without time limits; default `Uniform()`.
     Raises:
         ValueError: The inner rule is not a rule, or has time limits.
     Example:
@@ -184,15 +184,15 @@ class DegreePerDraw:
 class SymmetricSum(Sum):
     """Rule whose weights make a layer estimate the sum of h / sqrt(d_source * d_destination).
 
-    This is the normalization of GCN (Kipf and Welling 2017) and LightGCN (He et al. 2020). The degree d
-    of a node is its number of in-edges over all edge types of the graph, and at least 1: of the training
-    graph, without held-out links, and within `Temporal(column, inner=SymmetricSum())` of the edges that
-    the time limit allows. A sampler counts them by one more hop over all nodes of a batch; the edges of
-    the batch do not matter. As in torch_geometric, a node is taken to have as many out-edges as in-edges:
-    write a directed graph with the reverses of its edges.
+    This is the normalization of GCN (Kipf and Welling 2017) and LightGCN (He et al. 2020). The degree d of a
+    node is its number of in-edges over all edge types of the graph, and at least 1: of the training graph,
+    without held-out links, and within `Temporal(column, inner=SymmetricSum())` of the edges that the time
+    limit allows. A sampler counts in-edges with one more hop over all nodes of a batch, regardless of the
+    batch's edges. As in torch_geometric, the out-degree of a node is assumed to equal its in-degree: write a
+    directed graph with the reverses of its edges.
 
     Args:
-        inner: Rule that draws the neighbors, without time limits; default `Uniform()`.
+        inner: Sampling rule without time limits; default `Uniform()`.
     Raises:
         ValueError: The inner rule is not a rule, or has time limits.
     Example:
@@ -243,21 +243,21 @@ class RelationCounts(RuleNeed[Tensor]):
 class RelationMean(RuleBase):
     """Rule whose weights make a layer estimate the mean over the neighbors of each relation.
 
-    A neighbor weighs as by `Sum(inner)`, divided by the number of edges of its row that have the same
-    value in `column`. The mean over draws of the weighted sum over the edges of a relation is then the
-    mean over all edges of that relation, however rare it is: with `Uniform()` and `Labor()`. With other
-    rules it is the sum that `Sum(inner)` estimates, divided by these numbers. `khop.models.RGCN` with
-    relations needs this rule where it is trained on few neighbors.
+    The weight of a neighbor is its weight by `Sum(inner)`, divided by the number of edges in its row that
+    have the same value in `column`. With `Uniform()` and `Labor()`, the weighted sum over the sampled edges
+    of a relation is then an unbiased estimate of the mean over all edges of this relation, even if it is
+    rare. With other rules, it is the sum that `Sum(inner)` estimates, divided by these counts.
+    `khop.models.RGCN` with relations needs this rule if it is trained on few neighbors per node.
 
-    The numbers are those of the training graph, without held-out links; links of a step count, although
-    they carry no message. They are computed once per graph. Within
-    `Temporal(column, inner=RelationMean(...))` they are those of the edges that the time limit allows,
-    and a draw reads all of these.
+    Edges are counted in the training graph, without held-out links. The target links of a step count,
+    although they do not pass messages. The counts are computed once per graph. Within
+    `Temporal(column, inner=RelationMean(...))`, only edges that the time limit allows are counted, and
+    sampling reads all of them.
 
     Args:
         column: Edge column of relations, one integer per edge. In edge types without it, all edges have
             one relation.
-        inner: Rule that draws the neighbors, without time limits; default `Uniform()`.
+        inner: Sampling rule without time limits; default `Uniform()`.
     Raises:
         ValueError: The inner rule is not a rule, or has time limits.
     Example:

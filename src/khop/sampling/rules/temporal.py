@@ -41,19 +41,18 @@ class TemporalStrategy(StrEnum):
 
 @dataclass(frozen=True)
 class Temporal(RuleBase):
-    """Rule that draws only edges and nodes that are not later than the seed.
+    """Rule that samples only edges and nodes that are not later than the seed.
 
     The time of an edge is its column, or the column of its source node, or the later of both. Edge types
     with neither column are not limited.
 
-    With `limit="edge"`, times fall along every path: the edges of a node are not later than the edge that
-    led to it, as in TGAT (Xu et al. 2020) and TGN (Rossi et al. 2020). A node that several edges reach has a
-    row for each of them.
+    With `limit="edge"`, times never increase along a path: the edges of a node are not later than the edge
+    that led to it, as in TGAT (Xu et al. 2020) and TGN (Rossi et al. 2020). A node that is reached over
+    several edges has a row for each of them.
 
-    A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed.
-    LATEST draws nothing, so its mean does not estimate the mean over all allowed edges. Neither supports
-    layer-wise inference, because a node's edges depend on the seed. Evaluate on batches with the same
-    fanouts.
+    A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed. LATEST
+    is not random, so its mean does not estimate the mean over all allowed edges. Neither supports layer-wise
+    inference, because a node's edges depend on the seed. Evaluate on batches with the same fanouts.
 
     Args:
         column: Integer column of edges or nodes; the rows of the graph are sorted by it (`sort_by`).
@@ -61,7 +60,7 @@ class Temporal(RuleBase):
         window: Pair (before, after) that also limits times to [limit - before, limit + after], in the
             unit of the column; after is 0 or less. With (None, -1), edges are earlier than the limit, and
             never at the same time. Default None: all times up to the limit.
-        inner: Rule that draws among the allowed edges, without time limits; default `Uniform()`.
+        inner: Sampling rule for the allowed edges, without time limits; default `Uniform()`.
         limit: Limit of the edges of a node: "seed" (default), the time of its seed, or "edge", the time of
             the edge that led to it.
         elapsed: Give batches the time between each edge and its limit, `Adjacency.elapsed`, for models such

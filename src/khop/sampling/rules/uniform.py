@@ -16,10 +16,10 @@ from khop.schema import EdgeType
 
 @dataclass(frozen=True)
 class Uniform(RuleBase):
-    """Rule that draws every neighbor with equal probability.
+    """Rule that samples every neighbor with equal probability.
 
     Args:
-        replacement: Draw with replacement; default False.
+        replacement: Sample with replacement; default False.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.NeighborSampler(graph, [10, 5], rule=khop.Uniform(replacement=True))

@@ -25,7 +25,7 @@ from khop.schema import EdgeType
 
 @dataclass(frozen=True)
 class Weighted(RuleBase):
-    """Rule that draws edges in proportion to their weights; an edge of weight zero is never drawn.
+    """Rule that samples edges in proportion to their weights; an edge of weight zero is never sampled.
 
     With replacement, the mean over draws estimates the sum of (weight / sum of the row's weights) * row.
     All neighbors (fanout -1) have these shares as weights, in training and in exact inference.
@@ -37,7 +37,7 @@ class Weighted(RuleBase):
 
     Args:
         column: Edge column of weights, zero or more.
-        replacement: Draw with replacement; default False.
+        replacement: Sample with replacement; default False.
     Example:
         >>> nodes = {"item": khop.NodeTable(3)}
         >>> sources, destinations = torch.tensor([0, 1]), torch.tensor([2, 2])
