@@ -61,7 +61,7 @@ class GAT(Stack):
     A layer computes `norm(W h + b + sum over edge types of attention over the in-neighbors)` for each
     destination, then ReLU and dropout. Attention is that of GATConv or GATv2Conv ("How Attentive are Graph
     Attention Networks?", 2022) in torch_geometric, with W instead of self loops. The softmax is over the
-    drawn neighbors: its expectation depends on the fanout, and `adjacency.weight` is not used.
+    sampled neighbors, so its expectation depends on the fanout, and `adjacency.weight` is not used.
 
     Args:
         sizes: Types, widths and counts of the graph. `for_graph` derives them.

@@ -30,7 +30,7 @@ class GCN(Stack):
 
     A layer computes `norm(W h + b + sum over edge types of W_e sum(h_u / sqrt(d_u d_v)))` for each
     destination v and its in-neighbors u, then ReLU and dropout. This is GCNConv of torch_geometric with W
-    instead of self loops. The sampler must draw by `rule`, `khop.SymmetricSum()`: it weights the drawn
+    instead of self loops. The sampler must use `rule`, `khop.SymmetricSum()`, which weights the sampled
     neighbors so that they estimate the sum over all neighbors. W, b and norm are separate for each node type,
     W_e for each edge type. The paper is by Kipf and Welling (2017).
 

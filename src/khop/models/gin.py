@@ -34,8 +34,8 @@ class GIN(Stack):
 
     A layer computes `norm(MLP((1 + eps) h + sum of the in-neighbors' h over all edge types))` for each
     destination, then ReLU and dropout. The MLP of two linear layers and the learned eps are separate for each
-    node type. A linear layer per node type encodes the input. The sampler must draw by `rule`, `khop.Sum()`:
-    it weights the drawn neighbors so that they estimate the sum over all neighbors.
+    node type. A linear layer per node type encodes the input. The sampler must use `rule`, `khop.Sum()`,
+    which weights the sampled neighbors so that they estimate the sum over all neighbors.
 
     Args:
         sizes: Types, widths and counts of the graph. `for_graph` derives them.

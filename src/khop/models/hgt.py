@@ -37,8 +37,8 @@ class HGT(Stack):
     A layer is HGTConv of torch_geometric, followed by norm and dropout: keys, queries and values by node
     type, matrices of scores and messages by edge type and head, one softmax over the drawn neighbors of all
     edge types, GELU, a linear layer by node type, and a learned skip connection. A linear layer per node type
-    encodes the input. The softmax is over the drawn neighbors: its expectation depends on the fanout, and
-    `adjacency.weight` is not used.
+    encodes the input. The softmax is over the sampled neighbors, so its expectation depends on the fanout,
+    and `adjacency.weight` is not used.
 
     Args:
         sizes: Types, widths and counts of the graph. `for_graph` derives them.

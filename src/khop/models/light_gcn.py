@@ -24,7 +24,7 @@ class LightGCN(Stack):
     v, of all edge types. The output is the mean of a node's rows before and after each layer; a classifier
     has a linear head on top. The input is a trained embedding per node. If a node type has the input column,
     every type has a linear layer over the column or, with `embedded_types="all"`, over column and embedding.
-    The sampler must draw by `rule`, `khop.SymmetricSum()`. The paper is by He et al. (2020).
+    The sampler must use `rule`, `khop.SymmetricSum()`. The paper is by He et al. (2020).
 
     Args:
         sizes: Types, widths and counts of the graph. `for_graph` derives them.

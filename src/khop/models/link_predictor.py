@@ -108,7 +108,7 @@ class EdgePredictor(nn.Module):
 
     @property
     def rule(self) -> Rule:
-        """Rule by which a sampler draws neighbors for the encoder, unless another one is chosen."""
+        """Default sampling rule for the encoder."""
         return getattr(self.encoder, "rule", UNIFORM)
 
     @classmethod
@@ -430,7 +430,7 @@ class LinkPredictor(nn.Module):
 
     @property
     def rule(self) -> Rule:
-        """Rule by which a sampler draws neighbors for the encoder, unless another one is chosen."""
+        """Default sampling rule for the encoder."""
         return getattr(self.encoder, "rule", UNIFORM)
 
     @classmethod

@@ -32,7 +32,7 @@ class MlpOptions(StackOptions):
 
 
 class ColumnMLP(Stack):
-    """Multilayer perceptron over columns of a node, which follows no edges.
+    """Multilayer perceptron over the columns of a node, which does not use edges.
 
     A layer computes `norm(W h + b)`, then ReLU and dropout; a linear head follows the last one. Over the last
     column of `khop graph propagate`, such as x_3, it is SGC (Wu et al. 2019) with hidden layers. Over the
@@ -117,7 +117,7 @@ class ColumnMLP(Stack):
         return dict.fromkeys(tuple(self.encoder.inputs), (self.sizes.column, *self.concat))
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """Return (rows, width) of each node type: its columns side by side, in the parameters' dtype."""
+        """Return (rows, width) of each node type: its concatenated columns, in the parameters' dtype."""
         if self.concat:
             joined = {t: {self.sizes.column: self._joined(t, batch)} for t in self.encoder.inputs}
             batch = replace(batch, columns={**batch.columns, **joined})

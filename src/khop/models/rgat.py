@@ -43,7 +43,7 @@ class RGAT(Stack):
     A layer is torch_geometric's `HeteroConv` of `GATConv(add_self_loops=False)`: the sum over edge types of
     attention over the in-neighbors, without a weight for the destination's own row. Leaky ReLU (slope 0.01)
     and dropout follow each layer except the last. It is the model of MLPerf's graph benchmark. The softmax is
-    over the drawn neighbors, so its expectation depends on the fanout.
+    over the sampled neighbors, so its expectation depends on the fanout.
 
     Args:
         sizes: Types, widths and counts of the graph. `for_graph` derives them.

@@ -273,8 +273,8 @@ class RGCN(Stack):
     With `relations`, each value of an integer edge column is a relation, as if it were an edge type; the
     loader must gather the column. With the rule `khop.RelationMean(column)`, a layer estimates the mean over
     all neighbors of each relation, which exact inference computes. With other rules without weights, it
-    averages the drawn edges of each relation; a relation without drawn edges adds 0, so rare relations have
-    less influence than in exact inference.
+    averages the sampled edges of each relation; a relation without sampled edges adds 0, so rare relations
+    have less influence than in exact inference.
 
     Args:
         sizes: Types, widths and counts of the graph. `for_graph` derives them.

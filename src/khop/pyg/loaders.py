@@ -213,13 +213,14 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
         input_nodes: Seeds: ids, a boolean mask, or `(node type, ids)`; default: all nodes. A mapping from
             node type to ids, a mask or None gives seeds of several types.
         input_time: Time per seed, int64; default: the times of the seeds in `time_attr`.
-        replace: True to draw with replacement (default False).
+        replace: True to sample with replacement (default False).
         subgraph_type: "directional" (default), "bidirectional" or "induced".
         disjoint: True for a separate subgraph per seed (default False; always with times).
         temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
-        time_attr: Attribute of node or edge times. Neighbors later than the seed are not drawn. Default: no
+        time_attr: Attribute of node or edge times. Neighbors later than the seed are not sampled. Default: no
             times.
-        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
+            weights.
         transform: Function of each batch; its result is what the loader yields.
         transform_sampler_output: Function of each sampler output, before features are gathered.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
@@ -317,15 +318,16 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
         edge_label_index: Seed links: ends (2, n), or `(edge type, ends)`; default: all edges.
         edge_label: Label per link; default: 1 for links if negatives are sampled, else none.
         edge_label_time: Time per link, int64; needed with `time_attr`.
-        replace: True to draw with replacement (default False).
+        replace: True to sample with replacement (default False).
         subgraph_type: "directional" (default), "bidirectional" or "induced".
         disjoint: True for a separate subgraph per link (default False; always with times).
         temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
         neg_sampling: "binary", "triplet" or a `NegativeSampling`; default: no negatives.
         neg_sampling_ratio: Negatives per link, a short form of binary `neg_sampling`.
-        time_attr: Attribute of node or edge times. Neighbors later than the link are not drawn. Default: no
+        time_attr: Attribute of node or edge times. Neighbors later than the link are not sampled. Default: no
             times.
-        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
+            weights.
         transform: Function of each batch; its result is what the loader yields.
         transform_sampler_output: Function of each sampler output, before features are gathered.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).

@@ -31,16 +31,17 @@ class NeighborSampler(BaseSampler):
         data: A `Data`, a `HeteroData`, or a tuple `(FeatureStore, GraphStore)`.
         num_neighbors: Fanout per hop, -1 for all neighbors; also a mapping by edge type.
         subgraph_type: "directional" (default), "bidirectional" or "induced".
-        replace: True to draw with replacement (default False).
+        replace: True to sample with replacement (default False).
         disjoint: True for a separate subgraph per seed (default False; always with times).
         temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
-        time_attr: Attribute of node or edge times. Neighbors later than the seed are not drawn. Default: no
+        time_attr: Attribute of node or edge times. Neighbors later than the seed are not sampled. Default: no
             times.
-        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
+            weights.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
         share_memory: No effect: threads share memory.
         directed: Deprecated in favor of `subgraph_type`; False means "induced".
-        sample_direction: "forward" (default) draws in-neighbors, "backward" out-neighbors.
+        sample_direction: "forward" (default) samples in-neighbors, "backward" out-neighbors.
         time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
             seed to `after` later, with `after` 0 or less. Default: all that are not later.
         exclude: "edge" removes the seed links of a batch from its message graph, "edge+reverse" also their
@@ -191,18 +192,19 @@ def _listed(given: Any) -> Any:
 class BidirectionalNeighborSampler(NeighborSampler):
     """Drop-in replacement for `torch_geometric.sampler.BidirectionalNeighborSampler`.
 
-    A hop draws in-neighbors and out-neighbors. An edge that is drawn in both directions is returned once.
+    A hop samples in-neighbors and out-neighbors. An edge that is sampled in both directions is returned once.
 
     Args:
         data: A `Data`, a `HeteroData`, or a tuple `(FeatureStore, GraphStore)`.
         num_neighbors: Fanout per hop and direction, -1 for all neighbors; also a mapping by edge type.
         subgraph_type: "directional" (default), "bidirectional" or "induced".
-        replace: True to draw with replacement (default False).
+        replace: True to sample with replacement (default False).
         disjoint: True for a separate subgraph per seed (default False; always with times).
         temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
-        time_attr: Attribute of node or edge times. Neighbors later than the seed are not drawn. Default: no
+        time_attr: Attribute of node or edge times. Neighbors later than the seed are not sampled. Default: no
             times.
-        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
+            weights.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
         share_memory: No effect: threads share memory.
         directed: Deprecated in favor of `subgraph_type`; False means "induced".
