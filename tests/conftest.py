@@ -107,6 +107,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A layer is computed in one way on every machine, also by commands (support/__init__.py); tests of the other
 # ways choose them.
 CHOICES.fix(None)
+torch.set_num_threads(1)  # pytest processes share the cores; tests of several threads choose how many
 
 # Without a GPU, Triton's kernels run in its interpreter, which must be chosen before anything imports triton.
 if not torch.cuda.is_available():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -84,6 +85,11 @@ WALKS: dict[str, tuple[list[EdgeType], Node2Vec | None]] = {
 }
 
 
+def methods_of(counts: Sequence[int]) -> Sequence[str]:
+    """Return how the graph is cut for these numbers of ranks: in one way for two, which `make test` runs."""
+    return METHODS if len(counts) > 1 else METHODS[:1]
+
+
 def over_ranks(path: Path, group: Group, lanes: Lanes) -> PartitionedGraph:
     """The graph of a folder of parts of which each rank holds its own."""
     parts = open_parts(path).book.num_parts
@@ -119,15 +125,18 @@ def kept_promises(group: Group, parts: int, home: Path) -> list[str]:
     return [promise.__name__ for promise in KEPT]
 
 
-def batches(group: Group, home: Path) -> dict[str, int]:
-    """Every rank's own seeds, by every rule, over each folder of parts, against one process on the whole."""
+def batches(group: Group, home: Path, methods: Sequence[str]) -> dict[str, int]:
+    """Every rank's own seeds, by every rule, over each folder of parts, against one process on the whole.
+
+    Of one folder, every other rule draws a subgraph, and the others draw layers.
+    """
     lanes, whole, compared = Lanes(group), open_csc_graph(home / "whole"), {}
-    for method in METHODS:
+    for method in methods:
         graph = over_ranks(home / method, group, lanes)
         ids = OldIds(open_folder(home / "whole"), open_parts(home / method))
-        for (name, rule), seeds in zip(RULES.items(), own_seeds(group.rank), strict=True):
-            is_temporal = isinstance(rule, Temporal)
-            for expansion in Expansion:
+        for number, (name, rule) in enumerate(RULES.items()):
+            seeds, is_temporal = own_seeds(group.rank)[number], isinstance(rule, Temporal)
+            for expansion in Expansion if len(methods) > 1 else [[*Expansion][number % 2]]:
                 asked = seeds if is_temporal else replace(seeds, times=None)
                 has_weights = rule.has_weights(4) or name in OF_ALL
                 is_induced = expansion is Expansion.SUBGRAPH and not is_temporal and not has_weights
@@ -149,12 +158,12 @@ def batches(group: Group, home: Path) -> dict[str, int]:
     return compared
 
 
-def links(group: Group, home: Path) -> dict[str, int]:
+def links(group: Group, home: Path, methods: Sequence[str]) -> dict[str, int]:
     """Every rank's own links with exact negatives, against one process on the whole."""
     lanes, whole, compared = Lanes(group), open_csc_graph(home / "whole"), {}
     users = (torch.arange(20 * group.rank % 50) * 7) % 300  # of rank 0 there are none
     items = (users * 11 + group.rank) % 200
-    for method in METHODS:
+    for method in methods:
         graph = over_ranks(home / method, group, lanes)
         ids = OldIds(open_folder(home / "whole"), open_parts(home / method))
         ends = torch.stack([ids.new_nodes("user", users), ids.new_nodes("item", items)])
@@ -172,11 +181,11 @@ def links(group: Group, home: Path) -> dict[str, int]:
     return compared
 
 
-def walks(group: Group, home: Path) -> dict[str, int]:
+def walks(group: Group, home: Path, methods: Sequence[str]) -> dict[str, int]:
     """Walks from every rank's own starts, and neighbors by walks, against one process on the whole."""
     lanes, whole, compared = Lanes(group), open_csc_graph(home / "whole"), {}
     starts = (torch.arange(40 * group.rank) * 7) % 200  # of rank 0 there are none
-    for method in METHODS:
+    for method in methods:
         graph = over_ranks(home / method, group, lanes)
         ids = OldIds(open_folder(home / "whole"), open_parts(home / method))
         for name, (path, bias) in WALKS.items():
@@ -278,11 +287,12 @@ def graphs(rank: int, device: torch.device, home: str, counts: tuple[int, ...]) 
         told[f"{count_} ranks, {parts} parts"] = of_the_first(
             count_, partial(kept_promises, parts=parts, home=here)
         )
+    methods = methods_of(counts)
     for count_ in counts:
-        told[f"{count_} ranks"] = of_the_first(count_, partial(batches, home=here))
-        told[f"links of {count_} ranks"] = of_the_first(count_, partial(links, home=here))
-        told[f"walks of {count_} ranks"] = of_the_first(count_, partial(walks, home=here))
-        dealt = partial(splits, home=here, methods=METHODS, over_ranks=over_ranks)
+        told[f"{count_} ranks"] = of_the_first(count_, partial(batches, home=here, methods=methods))
+        told[f"links of {count_} ranks"] = of_the_first(count_, partial(links, home=here, methods=methods))
+        told[f"walks of {count_} ranks"] = of_the_first(count_, partial(walks, home=here, methods=methods))
+        dealt = partial(splits, home=here, methods=methods, over_ranks=over_ranks)
         told[f"splits of {count_} ranks"] = of_the_first(count_, dealt)
     told["collectives"] = of_the_first(2, partial(collectives, home=here))
     told["nothing to draw"] = of_the_first(2, partial(nothing_to_draw, home=here))

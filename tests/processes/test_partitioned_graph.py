@@ -10,7 +10,16 @@ import torch
 
 import khop
 from khop.api.partition import partition_graph
-from processes.graph_ranks import KEPT, METHODS, NEGATIVES, RANKS_AND_PARTS, RULES, WALKS, graphs
+from processes.graph_ranks import (
+    KEPT,
+    METHODS,
+    NEGATIVES,
+    RANKS_AND_PARTS,
+    RULES,
+    WALKS,
+    graphs,
+    methods_of,
+)
 from processes.split_ranks import SPLITS
 from support.small_typed_folders import BOUGHT, BUYS, write_typed_graph
 
@@ -55,7 +64,7 @@ def test_every_ranks_batches_are_those_of_one_process_on_the_graph_before(
     for count in counts:
         for of_rank in told[:count]:
             compared = of_rank[f"{count} ranks"]
-            assert len(compared) == len(METHODS) * len(RULES) * 2
+            assert len(compared) == len(RULES) * len(methods_of(counts)) ** 2
             assert min(compared.values()) > 10
 
 
@@ -79,7 +88,7 @@ def test_links_and_their_negatives_are_those_of_one_process_on_the_graph_before(
     for count in counts:
         for rank, of_rank in enumerate(told[:count]):
             compared = of_rank[f"links of {count} ranks"]
-            assert len(compared) == len(METHODS) * len(NEGATIVES)
+            assert len(compared) == len(methods_of(counts)) * len(NEGATIVES)
             assert rank == 0 or min(compared.values()) > 10
 
 
@@ -89,7 +98,7 @@ def test_walks_and_neighbors_by_walks_are_those_of_one_process_on_the_graph_befo
     for count in counts:
         for rank, of_rank in enumerate(told[:count]):
             compared = of_rank[f"walks of {count} ranks"]
-            assert len(compared) == len(METHODS) * len(WALKS) * 2
+            assert len(compared) == len(methods_of(counts)) * len(WALKS) * 2
             assert rank == 0 or min(compared.values()) > 10
 
 
@@ -97,7 +106,7 @@ def test_links_are_split_as_by_one_process_on_the_whole_graph(
     told: list[dict[str, Any]], counts: tuple[int, ...]
 ) -> None:
     """And bring the same along, in batches too; of a type with its reverse, of one without, and in time."""
-    names = [f"{method} {case.name}" for method in METHODS for case in SPLITS]
+    names = [f"{method} {case.name}" for method in methods_of(counts) for case in SPLITS]
     for count in counts:
         assert [of_rank[f"splits of {count} ranks"] for of_rank in told[:count]] == [names] * count
 

@@ -24,7 +24,7 @@ from support.covered import covered
 from support.machine_folders import of_machine
 from support.parts_as_whole import OldIds, assert_same
 
-BATCH_SIZE = 80
+BATCH_SIZE = 84  # five steps
 CACHE_BYTES = 748 + 100 * 16  # what finds the rows of 700 nodes, and 100 of them
 STOPPED_AT = 3  # in the second epoch, of which the first iteration is left early
 

@@ -131,11 +131,12 @@ def failing(where: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("where", "problem"),
     [
         ("memory", "CUDA out of memory. Tried to allocate 2.00 GiB"),
-        pytest.param("capture", "operation not permitted when stream is", marks=pytest.mark.long),
+        ("capture", "operation not permitted when stream is"),
     ],
 )
 def test_a_run_keeps_its_shapes_if_larger_ones_cannot_be_recorded(
