@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
-from khop.api.serve import ServedGraph
+from khop.api.serve import ServedGraph, graph_on
 from khop.servers.access import Access, Address, Buffer, CallContext, Limits, ServerSecurity
 from khop.servers.connections import Pool
-from khop.servers.errors import InvalidRequest
+from khop.servers.errors import Cancelled, InvalidRequest
 from khop.servers.flight_client import connected
 from khop.servers.flight_server import served
 from khop.servers.messages import ListOf, NodesOfSplit, request
 from khop.servers.registry import BUILTIN
 from khop.servers.request_handler import QueueLimits, RequestHandler
-from khop.servers.service import Service
+from khop.servers.service import Cancelling, Job, Service
+from support.gate import wait_until
 from support.in_process import exchange_with
 
 BATCH = CallContext("batch", 1, 2)
 
 
 @contextmanager
-def over_the_network(graph: khop.Graph) -> Iterator[Pool]:
-    handler = RequestHandler(Service(ServedGraph.of(graph), BUILTIN), QueueLimits())
+def over_the_network(graph: khop.Graph, service: Service | None = None) -> Iterator[Pool]:
+    handler = RequestHandler(service or Service(ServedGraph.of(graph), BUILTIN), QueueLimits())
     server = served(handler, Address("127.0.0.1", 0), ServerSecurity())
     exchange = connected([f"localhost:{server.port}"], Access(), Limits(deadline_s=60, attempt_s=30))
     try:
@@ -66,3 +73,56 @@ def test_every_exchange_returns_the_same_answer_and_its_server(plain_graph: khop
         assert answers[0].server.startswith(network.addresses[0])
     assert answers[0].value == answers[1].value != b""
     assert [(answer.retries, answer.wire_bytes) for answer in answers] == [(0, len(answers[0].value))] * 2
+
+
+class _Slow(Service):
+    """A server that makes the first batch, and needs half a minute for each other one."""
+
+    def __init__(self, graph: khop.Graph) -> None:
+        super().__init__(ServedGraph.of(graph), BUILTIN)
+        self.ends: list[str] = []
+        self._batches = 0
+
+    def accept(self, request: Buffer) -> Job:
+        job = super().accept(request)
+        self._batches += job.stage.startswith("batch of")
+        return replace(job, make=self._slowly) if self._batches > 1 else job
+
+    def _slowly(self, cancelled: Cancelling) -> NoReturn:
+        self.ends.append("begun")
+        end = time.monotonic() + 30
+        while not cancelled() and time.monotonic() < end:
+            time.sleep(0.01)
+        self.ends[-1] = "cancelled" if cancelled() else "too late"
+        raise Cancelled("slow")
+
+
+def _interrupt(batches: Iterator[khop.Batch], slow: _Slow) -> None:
+    def interrupts() -> None:
+        wait_until(lambda: "begun" in slow.ends)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupts)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(batches)
+    thread.join()
+
+
+def _close(batches: Iterator[khop.Batch], slow: _Slow) -> None:
+    wait_until(lambda: "begun" in slow.ends)
+    batches.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("end", [_close, _interrupt])
+def test_ending_an_epoch_early_cancels_its_requests_instead_of_waiting_for_them(
+    plain_graph: khop.Graph, end: Callable[[Iterator[khop.Batch], _Slow], None]
+) -> None:
+    slow = _Slow(plain_graph)
+    with over_the_network(plain_graph, slow) as network:
+        graph = graph_on(network)
+        loader = khop.Loader(khop.NeighborSampler(graph, [2]), graph.split("train"), 16, prefetch=1)
+        batches = loader.epoch(0)
+        next(batches)
+        end(batches, slow)
+    assert set(slow.ends) == {"cancelled"}

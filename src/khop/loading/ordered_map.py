@@ -42,13 +42,15 @@ def ordered_map(
     items: Sequence[Item],
     in_flight: InFlight,
     size_of: Callable[[Result], int],
+    cancel: Callable[[], object] = lambda: None,
 ) -> Generator[Result, None, None]:
     """Compute `map(function, items)` ahead, on threads that start with the first `next`.
 
     Results come in the order of the items. The size of a result is known only after it is made, so the
     results in progress can exceed `prefetch_bytes`. One item is always allowed. An exception is raised in
     place of its item, with the worker's traceback, and ends the iteration. Closing or dropping the iterator
-    waits for the running calls and leaves no thread.
+    waits for the running calls and leaves no thread. `cancel` is called at the end, however the iteration
+    ends, before that wait; it may make the running calls end early.
     """
     line = _Line(function, items, in_flight, size_of)
     threads: list[threading.Thread] = []
@@ -61,6 +63,7 @@ def ordered_map(
             yield line.take(index)
     finally:
         line.close()
+        cancel()
         # The garbage collector may run this on a worker. A worker cannot wait for itself, nor for the others,
         # which may wait for a lock that it holds. They end without it.
         if threading.current_thread() not in threads:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
@@ -473,11 +473,7 @@ class RemoteSource:
         """Request up to `prefetch` batches at a time; yield them in order. Closing cancels all requests."""
         stop = threading.Event()
         waiting = replace(in_flight, threads=in_flight.prefetch)  # threads only wait: servers do the work
-        with closing(ordered_map(partial(self._made, stop), requests, waiting, num_bytes)) as made:
-            try:
-                yield from made
-            finally:
-                stop.set()
+        return ordered_map(partial(self._made, stop), requests, waiting, num_bytes, stop.set)
 
     @cached_property
     def _check(self) -> BatchCheck:
