@@ -47,6 +47,19 @@ def test_links_and_messages_are_those_of_one_process(typed_parts: Path) -> None:
             assert torch.equal(found.negatives, own.negatives)
 
 
+def test_a_part_without_links_is_empty_as_in_one_process(typed_parts: Path) -> None:
+    folder, graph = open_parts(typed_parts), one_rank_graph(typed_parts)
+    whole = khop.Graph(LocalPartitionGraph(folder), LocalPartitionFeatures(folder), folder)
+    expected = khop.split_links(whole, [BUYS], val=0.1, test=0, negatives=2, seed=SEED).test_links
+    key = DrawKey.of(SEED, Purpose.SPLIT)
+    found = split_over_ranks(graph, [BUYS], Shares(0.1, 0), key, LinkColumns(2))[2].links
+    assert dict(found.counts) == dict(expected.counts) == {BUYS: 0}
+    rows = found.rows(BUYS, torch.arange(0))
+    assert rows.negatives is not None
+    assert rows.negatives.shape == (0, 2)
+    assert found.digest() == expected.digest()
+
+
 def test_edges_are_those_of_the_parts(typed_parts: Path) -> None:
     edges = held_edges(one_rank_graph(typed_parts))
     ranges = edges.edge_ranges(LIKE)

@@ -437,8 +437,8 @@ def _drawn_now(
 ) -> Tensor:
     """Draw negatives of the local links, in the same number of rounds on every rank. Collective."""
     spans = [owners.span(offsets, owner) for owner in range(owners.count)]
-    turns, count = -(-max(end - first for first, end in spans) // _AT_ONCE), numbers.numel()
-    found = []
+    most, count, found = max(end - first for first, end in spans), numbers.numel(), list[Tensor]()
+    turns = max(1, -(-most // _AT_ONCE))  # one for a part of a split without links
     for turn in range(turns):
         some = slice(count * turn // turns, count * (turn + 1) // turns)
         of_turn = {name: column[some] for name, column in columns.items()}
