@@ -59,7 +59,7 @@ class _Disturbed:
 
     order: tuple[int, ...] = ()  # of its programs
     operands: tuple[tuple[int, int], ...] = ()  # first address and end of each
-    shards: ClassVar[WeakValueDictionary[int, Shards]] = WeakValueDictionary()  # by address of `starts`
+    shards: ClassVar[WeakValueDictionary[int, Shards]] = WeakValueDictionary()  # by address of `layout`
 
     @classmethod
     def install(cls) -> None:
@@ -79,7 +79,12 @@ class _Disturbed:
         def init_args(self: object, operands: tuple[object, ...], named: dict[str, object]) -> object:
             found, of_names = on_host(self, operands, named)
             tensors = [t for t in (*found, *of_names.values()) if isinstance(t, Tensor)]
-            tensors += [piece for t in tensors for piece in cls.shards.get(t.data_ptr(), ())]
+            tensors += [
+                piece
+                for t in tensors
+                if t.data_ptr() in cls.shards
+                for piece in cls.shards[t.data_ptr()].pieces
+            ]
             storages = [t.untyped_storage() for t in tensors]
             cls.operands = tuple((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages)
             return found, of_names
@@ -95,9 +100,9 @@ class _Disturbed:
         """Count the pieces of a sharded table, which kernels find by distances, as operands."""
         of = Shards.of
 
-        def noted(tables: Sequence[Tensor], device: torch.device) -> Shards:
-            made = of(tables, device)
-            cls.shards[made.starts.data_ptr()] = made
+        def noted(pieces: Sequence[Tensor], device: torch.device) -> Shards:
+            made = of(pieces, device)
+            cls.shards[made.layout.data_ptr()] = made
             return made
 
         Shards.of = noted  # type: ignore[method-assign,assignment]

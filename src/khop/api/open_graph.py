@@ -310,11 +310,11 @@ class Graph:
         Args:
             device: The GPU, by default "cuda", the GPU of this rank. "cpu" supports columns as "host",
                 "mapped" or "disk".
-            topology: "device", "pinned" (host memory that the GPU reads), "host" (the CPU samples), or "auto"
-                (default): the first of these with room, or "host" if kernels cannot make the batches. The
-                first call on a GPU compares them with the CPU, which takes seconds.
-            columns: One of these, "sharded" (each GPU of the machine has a part of the rows, and reads the
-                others'), "mapped" (the graph's files) or "disk" (files read row by row) for all
+            topology: "device", "sharded" (each GPU of the machine has a part, and reads the others'),
+                "pinned" (host memory that the GPU reads), "host" (the CPU samples), or "auto" (default):
+                the first of these with room, or "host" if kernels cannot make the batches. The first call
+                on a GPU compares them with the CPU, which takes seconds.
+            columns: One of these, "mapped" (the graph's files) or "disk" (files read row by row) for all
                 columns of nodes, or a mapping from column names. Default "auto".
             cache: GPU memory for rows of a column that is not in GPU memory: "4GB", or "20%" of the column;
                 also by column name. Columns that the CPU gathers share one cache, with the sum of their

@@ -262,7 +262,14 @@ def placed_rank_rows(
     sizes = _sizes(features)
     if edges is not None:
         whole = store_sizes(edges, {}, Conditions())
-        sizes = replace(sizes, topology=whole.topology, num_nodes=whole.num_nodes)
+        shards = 1 if machine is None else machine.count
+        sizes = replace(
+            sizes,
+            topology=whole.topology,
+            of_edges=whole.of_edges,
+            num_nodes=whole.num_nodes,
+            shards=shards,
+        )
     plan = next(plans(request, sizes, work, free, only_requested=True))
     try:
         columns = _stored(features, plan, memory)

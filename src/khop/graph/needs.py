@@ -59,6 +59,7 @@ class RuleNeed(ABC, Generic[Made]):
     any_column: ClassVar[bool] = False  # True: the column may have any dtype and shape
     of_integers: ClassVar[bool] = False  # True: the column has one integer per row
     of_sources: ClassVar[bool] = False  # True: the column may also be one of the edges' sources
+    by_edge: ClassVar[bool] = False  # True: the array is a tensor with an entry per edge
 
     edge_type: EdgeType
     column: str = ""  # the column that the array is made from
@@ -76,6 +77,7 @@ class EdgeColumn(RuleNeed[Tensor]):
     """A column of the edges, (edges, ...)."""
 
     any_column = True
+    by_edge = True
 
     def made(self, arrays: RuleArrays) -> Tensor | None:
         """Return the column."""
@@ -94,6 +96,8 @@ class SourceIds(RuleNeed[Tensor]):
 
     Ids of a renumbered type stay in memory.
     """
+
+    by_edge = True
 
     def made(self, arrays: RuleArrays) -> Tensor:
         """Return the ids."""
@@ -257,6 +261,18 @@ class RuleArrays(Arrays):
 Store = Callable[[Tensor], Tensor]  # copies a tensor to where kernels read it
 
 
+@dataclass(frozen=True)
+class ArrayStore:
+    """Copies of a graph's arrays for the kernels of a device.
+
+    Ranks of a machine may divide the arrays of edges. Copying these is then collective, and all ranks need
+    the same arrays in the same order.
+    """
+
+    whole: Store  # of row pointers and of arrays with an entry per node
+    of_edges: Store  # of arrays with an entry per edge
+
+
 class StoredArrays(Arrays):
     """Arrays built on the host and copied to a device on first use. Threads may share it."""
 
@@ -265,7 +281,7 @@ class StoredArrays(Arrays):
         made: Arrays,
         edges: Mapping[EdgeType, Csc],
         original_ids: Mapping[NodeType, Tensor],
-        store: Store,
+        store: ArrayStore,
     ) -> None:
         self.edges = edges  # on the device, as `original_ids`
         self.original_ids = original_ids
@@ -279,19 +295,21 @@ class StoredArrays(Arrays):
         with self._lock:
             if need not in self._stored:
                 made: Made | None = self.on_host[need]
-                self._stored[need] = self._copy(made)
+                self._stored[need] = self._copy(made, need.by_edge)
             found: Made | None = self._stored[need]
             return found
 
-    def _copy(self, made: object) -> object:
+    def _copy(self, made: object, by_edge: bool) -> object:
+        whole, of_edges = self._store.whole, self._store.of_edges
         match made:
             case Tensor():
-                return self._store(made)
+                return of_edges(made) if by_edge else whole(made)
             case Rising(values, outline):
-                return Rising(self._store(values), self._store(outline))
+                return Rising(of_edges(values), outline)  # no kernel of a device reads the outline
             case EdgeTimes(edges, sources):
-                stored = (None if times is None else self._store(times) for times in (edges, sources))
-                return EdgeTimes(*stored)
+                return EdgeTimes(
+                    *(x if x is None else y(x) for x, y in ((edges, of_edges), (sources, whole)))
+                )
         return made
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from khop.draw import DrawKey, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.inputs import Given
-from khop.graph.needs import Columns, RuleArrays, Store, StoredArrays
+from khop.graph.needs import ArrayStore, Columns, RuleArrays, StoredArrays
 from khop.graph.rule import Hop, Rule, check_frontier
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest
@@ -93,10 +93,10 @@ def sort_notice(edge_type: EdgeType, column: str) -> str:
     return f"rows of {'__'.join(edge_type)} were not in the order of {column!r}: sorted"
 
 
-def stored_csc(csc: Csc, store: Store) -> Csc:
+def stored_csc(csc: Csc, store: ArrayStore) -> Csc:
     """Return the edges of a type on a device; ValueError if they are damaged: kernels there do not check."""
     csc.check()
-    return Csc(store(csc.indptr), store(csc.indices), csc.num_sources, csc.home)
+    return Csc(store.whole(csc.indptr), store.of_edges(csc.indices), csc.num_sources, csc.home)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,15 @@ from khop.graph.derived import Derived
 from khop.graph.features.store import FeatureStore
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
-from khop.graph.needs import Columns, Need, RuleArrays, Store, StoredArrays, negative_needs, rule_needs
+from khop.graph.needs import (
+    ArrayStore,
+    Columns,
+    Need,
+    RuleArrays,
+    StoredArrays,
+    negative_needs,
+    rule_needs,
+)
 from khop.graph.negatives import NegativeTables, WholeLinks, number_column
 from khop.graph.rule import Hop
 from khop.graph.rule_arrays import EdgeDraws, RowOrder, check_edge_type, sort_notice, stored_csc
@@ -515,14 +523,14 @@ def drawing_from(graph: CscGraph, candidates: Mapping[NodeType, Tensor]) -> CscG
     return replace(graph, candidates={**graph.candidates, **candidates})
 
 
-def stored_graph(graph: CscGraph, store: Store) -> CscGraph:
+def stored_graph(graph: CscGraph, store: ArrayStore) -> CscGraph:
     """Return the graph for draws on a device: `store` copies edges, original ids and arrays of rules.
 
     Arrays of rules are copied when they are first needed. Columns stay on the host. ValueError names a
     damaged row: kernels of a device do not check edges.
     """
     edges = {edge_type: stored_csc(csc, store) for edge_type, csc in graph.edges.items()}
-    originals = {node_type: store(ids) for node_type, ids in graph.originals.items()}
+    originals = {node_type: store.whole(ids) for node_type, ids in graph.originals.items()}
     arrays = StoredArrays(graph.draws.arrays, edges, originals, store)
     return CscGraph(
         graph.schema,
@@ -534,6 +542,15 @@ def stored_graph(graph: CscGraph, store: Store) -> CscGraph:
         stored=arrays,
         candidates=graph.candidates,
     )
+
+
+def with_stored_indices(
+    graph: CscGraph, stored: CscGraph, indices: Mapping[EdgeType, Tensor], store: ArrayStore
+) -> CscGraph:
+    """Return a stored copy of `graph` with other copies of its indices, and with another store."""
+    edges = {t: replace(csc, indices=indices[t]) for t, csc in stored.edges.items()}
+    arrays = StoredArrays(graph.draws.arrays, edges, stored.originals, store)
+    return replace(stored, edges=edges, stored=arrays)
 
 
 def csc_graph_from_edges(

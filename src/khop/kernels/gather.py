@@ -50,61 +50,86 @@ class Copies:
 
 
 @dataclass(frozen=True, eq=False)
-class Shards(Sequence[Tensor]):
+class Shards:
     """A table split evenly over the memory of several GPUs, read by kernels of one GPU.
 
-    The last piece may have fewer rows. All have the same pitch.
+    The last piece may have fewer rows. All have the same pitch. The table has those attributes of a tensor
+    that gathers and draws read.
     """
 
-    tables: tuple[Tensor, ...]
-    starts: Tensor  # int64 (pieces) on the reading GPU: distance of each piece from the first, in 16 bytes
+    pieces: tuple[Tensor, ...]
+    # int64 (1 + pieces) on the reading GPU: rows of each piece but the last, then the distance of each piece
+    # from the first, in units of 16 bytes
+    layout: Tensor
 
     @classmethod
-    def of(cls, tables: Sequence[Tensor], device: torch.device) -> Shards:
+    def of(cls, pieces: Sequence[Tensor], device: torch.device) -> Shards:
         """Return the table of some pieces; ValueError if their addresses or pitches do not fit."""
-        first = tables[0]
-        distances = [piece.data_ptr() - first.data_ptr() if piece.numel() else 0 for piece in tables]
-        alike = {(piece.dtype, piece.shape[1:], piece.stride()) for piece in tables if piece.shape[0] > 1}
+        first = pieces[0]
+        distances = [piece.data_ptr() - first.data_ptr() if piece.numel() else 0 for piece in pieces]
+        alike = {(piece.dtype, piece.shape[1:], piece.stride()) for piece in pieces if piece.shape[0] > 1}
         if len(alike) > 1 or any(distance % 16 for distance in distances):
             raise ValueError(
                 "shards: must have one dtype, shape and pitch, and begin at multiples of 16 bytes"
             )
-        if any(piece.shape[0] != first.shape[0] for piece in tables[:-1]):
+        if any(piece.shape[0] != first.shape[0] for piece in pieces[:-1]):
             raise ValueError("shards: all but the last must have the same number of rows")
-        return cls(tuple(tables), torch.tensor(distances, dtype=torch.int64, device=device) // 16)
+        layout = [max(1, first.shape[0]), *(distance // 16 for distance in distances)]
+        return cls(tuple(pieces), torch.tensor(layout, dtype=torch.int64, device=device))
 
     @property
     def device(self) -> torch.device:
         """The GPU whose kernels read the table."""
-        return self.starts.device
+        return self.layout.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the numbers."""
-        return self.tables[0].dtype
+        return self.pieces[0].dtype
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> torch.Size:
         """(rows of all pieces, ...)."""
-        return (sum(piece.shape[0] for piece in self.tables), *self.tables[0].shape[1:])
+        return torch.Size([sum(piece.shape[0] for piece in self.pieces), *self.pieces[0].shape[1:]])
 
-    @property
-    def rows_each(self) -> int:
-        """Rows of each piece except the last."""
-        return max(1, self.tables[0].shape[0])
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
 
-    def __len__(self) -> int:
-        return len(self.tables)
+    def numel(self) -> int:
+        """Return the number of numbers."""
+        return self.shape.numel()
 
-    def __getitem__(self, number: int) -> Tensor:  # type: ignore[override]
-        return self.tables[number]
+    def is_contiguous(self) -> bool:
+        """Return True: kernels read the pieces where they are."""
+        return True
+
+    def contiguous(self) -> Shards:
+        """Return this table."""
+        return self
+
+    def to(self, device: torch.device) -> Shards:
+        """Return this table, which kernels of the device read; ValueError for another device."""
+        if device != self.device:
+            raise ValueError(f"shards: are read by kernels of {self.device}, not of {device}")
+        return self
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        """Return rows by int64 ids of any shape, as for a tensor."""
+        (rows,) = gather_columns([GatheredColumn(self)], ids.reshape(-1))
+        return rows.view(*ids.shape, *self.shape[1:])
+
+
+def kernel_operands(table: Tensor | Shards | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return the first piece of a table and its layout, or a tensor and None, as kernels take them."""
+    return (table.pieces[0], table.layout) if isinstance(table, Shards) else (table, None)
 
 
 @dataclass(frozen=True)
 class GatheredColumn:
     """One of several tables to gather by the same ids."""
 
-    table: Tensor | Sequence[Tensor]  # (N, ...), or consecutive pieces of it
+    table: Tensor | Sequence[Tensor] | Shards  # (N, ...), or consecutive pieces of it
     what: str = "row"  # the name of the ids in errors
     count: int | None = None  # use only the first `count` ids
     as_float32: bool = False  # convert from float16, bfloat16, int8 or uint8
@@ -122,6 +147,8 @@ class GatheredColumn:
     @property
     def pieces(self) -> Sequence[Tensor]:
         """The pieces of the table, at least one."""
+        if isinstance(self.table, Shards):
+            return self.table.pieces
         return (self.table,) if isinstance(self.table, Tensor) else self.table
 
     @property
@@ -219,7 +246,8 @@ def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) 
         slots=slots,
         cache=copies,
         is_pinned=column.is_pinned,
-        shards=None if shards is None else (shards.starts, shards.rows_each, shards.shape[0]),
+        layout=None if shards is None else shards.layout,
+        num_rows=column.num_rows,
     )
     return out
 

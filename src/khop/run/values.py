@@ -230,9 +230,10 @@ class Servers(Section):
 class Gpu(Section):
     """Storage of the graph for training on a GPU (docs/gpu.md)."""
 
-    topology: Literal["auto", "device", "pinned", "host"] = "auto"
-    """Memory for the edges: GPU memory (device), host memory read by the GPU (pinned), host memory with
-    sampling on the CPU (host), or the first of these with enough room (auto)"""
+    topology: Literal["auto", "device", "sharded", "pinned", "host"] = "auto"
+    """Memory for the edges: GPU memory (device), the memory of all GPUs of the machine (sharded), host memory
+    read by the GPU (pinned), host memory with sampling on the CPU (host), or the first of these with enough
+    room (auto)"""
     features: Literal["auto", "device", "sharded", "pinned", "host", "mapped", "disk"] = "auto"
     """Memory for the columns: GPU memory (device), the memory of all GPUs of the machine (sharded), host
     memory read by the GPU (pinned) or by the CPU (host), memory-mapped files (mapped), files read row by row

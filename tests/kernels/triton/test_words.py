@@ -64,7 +64,7 @@ def searched(
     at = tl.arange(0, 4)
     live = at < rows
     low, high = tl.load(begin + at), tl.load(end + at)
-    tl.store(out + at, first_above(values, low, high, tl.load(bound + at), live))
+    tl.store(out + at, first_above(values, None, low, high, tl.load(bound + at), live))
 
 
 def tensor(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -134,7 +134,7 @@ def picked(drawn: tl.tensor, sums: tl.tensor, out: tl.tensor, K: tl.constexpr, T
         last = next_pick(picks, last, K, TILED)
         tl.store(out + row * 3 * K + K + place, last.to(tl.int64))
     begin = row.to(tl.int64) * 8
-    tl.store(out + row * 3 * K + 2 * K, weight_of_picks(picks, sums, begin, begin, live, K, TILED))
+    tl.store(out + row * 3 * K + 2 * K, weight_of_picks(picks, sums, None, begin, begin, live, K, TILED))
 
 
 @pytest.mark.parametrize("tiled", [False, True])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import khop
-from khop import process_tuning
+from khop import DrawKey, NeighborSampler, Seeds, Temporal, Uniform, Weighted, process_tuning
 from khop.distributed.placement import machine_ranks
 from khop.distributed.processes.group import this_group
 from khop.graph.features.store import Rows
@@ -41,11 +41,16 @@ from khop.loading.device.device_placement import DevicePlacement, StorePlace
 from khop.loading.device.memory_plan import FreeMemory
 from khop.loading.device.placed_stores import Conditions, PlacedStores, placed_stores
 from khop.process_tuning import CoreTopology
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
+from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.sampling.on_device.type_nodes import counts_of
+from reference.hops import as_plain
 from support import triton_interpreter
 from support.covered import covered
 from support.host_as_device import HostAsDevice
 from support.machine_threads import Threads
-from support.small_typed_folders import write_typed_graph
+from support.small_typed_folders import BUYS, write_typed_graph
 from support.started_ranks import StartedRanks
 
 NUMA_MAPS = Path("/proc/self/numa_maps")
@@ -274,7 +279,7 @@ def test_ranks_read_one_copy_of_what_each_would_have_copied(tmp_path: Path) -> N
     column = first.columns["user"]["x"]
     assert isinstance(column, Tensor)
     column[0] = 77.0
-    assert second.columns["user"]["x"][0].eq(77.0).all()  # of the same memory
+    assert second.columns["user"]["x"][torch.tensor([0])].eq(77.0).all()  # of the same memory
     assert len(memory.registered) == len(other.registered) == 1
     assert memory.registered == other.registered
 
@@ -303,6 +308,43 @@ def test_ranks_divide_the_rows_of_sharded_columns(tmp_path: Path, count: int) ->
                 assert (tuple(table.shape), table.dtype) == (tuple(column.shape), column.dtype)
         assert stores.plan.bytes_on_device <= whole.bytes_on_device
         assert memory.taken[StorePlace.PINNED] == 0
+
+
+def test_edges_are_divided_where_a_copy_does_not_fit(tmp_path: Path) -> None:
+    _, edges = opened(write_typed_graph(tmp_path / "g"))
+    whole = placed_stores(edges, {}, DevicePlacement.of(), HostAsDevice(), Conditions()).plan
+    free = FreeMemory((1 << 29) + whole.bytes_on_device - 1, 1 << 40)
+
+    def places(reached: bool) -> list[object]:
+        def place(machine: MachineRanks) -> StorePlace:
+            memory = HostAsDevice(said=free, is_reached=reached)
+            stores = placed_stores(edges, {}, DevicePlacement.of(), memory, Conditions(), machine)
+            assert stores.edges is not None
+            assert all(isinstance(csc.indices, Shards) is reached for csc in stores.edges.edges.values())
+            return stores.plan.topology
+
+        return Threads(2).run(place)
+
+    assert places(True) == [StorePlace.SHARDED] * 2
+    assert places(False) == [StorePlace.PINNED] * 2
+
+
+def test_arrays_of_a_rule_that_do_not_fit_on_one_rank_are_refused_on_all(tmp_path: Path) -> None:
+    _, edges = opened(write_typed_graph(tmp_path / "g"))
+
+    def place(machine: MachineRanks) -> CscGraph:
+        memory, request = HostAsDevice(), DevicePlacement.of("cuda", "sharded")
+        stores = placed_stores(edges, {}, request, memory, Conditions(), machine)
+        if machine.rank == 1:
+            memory.most = {StorePlace.DEVICE: 0}
+        assert stores.edges is not None
+        stores.edges.prepare(Weighted("weight").needs(BUYS))
+        return stores.edges
+
+    for error in Threads(2).run(place):
+        assert isinstance(error, ValueError)
+        assert "could not be divided among the GPUs of this machine" in str(error)
+        assert 'Give topology "pinned" or "host"' in str(error)
 
 
 def test_a_column_is_divided_where_a_copy_does_not_fit(tmp_path: Path) -> None:
@@ -346,7 +388,7 @@ def test_shards_that_a_rank_cannot_open_are_refused_on_all(tmp_path: Path) -> No
 
 def test_gpus_that_cannot_read_each_other_refuse_sharded_columns(tmp_path: Path) -> None:
     graph, edges = opened(write_typed_graph(tmp_path / "g"))
-    request = DevicePlacement.of("cuda", "device", "sharded")
+    request = DevicePlacement.of("cuda", "sharded", "sharded")
 
     def place(machine: MachineRanks) -> PlacedStores:
         memory = HostAsDevice(is_reached=machine.rank == 0)
@@ -354,7 +396,7 @@ def test_gpus_that_cannot_read_each_other_refuse_sharded_columns(tmp_path: Path)
 
     for error in Threads(2).run(place):
         assert isinstance(error, ValueError)
-        assert 'columns "sharded": the GPUs of this machine cannot read each other' in str(error)
+        assert 'topology and columns "sharded": the GPUs of this machine cannot read each' in str(error)
 
 
 def test_a_machine_with_too_little_memory_is_named_on_every_rank() -> None:
@@ -476,19 +518,36 @@ def _place_on_rank(rank: int, device: str, folder: Path, out: Path) -> None:
 def _gather_shards(rank: int, device: str, path: Path) -> None:
     triton_interpreter.correct()
     group, (graph, edges) = this_group(), opened(path)
-    request, machine = DevicePlacement.of("cuda", "device", "sharded"), machine_ranks(group)
+    request, machine = DevicePlacement.of("cuda", "sharded", "sharded"), machine_ranks(group)
     stores = placed_stores(edges, graph.columns, request, HostAsDevice(), Conditions(), machine)
     assert stores.line.endswith("as requested")
+    is_divided = group.world_size > 1
     ids = torch.arange(3, 300, 7).flip(0)
     with forcing(Engine.TRITON):
         found = stores.features(graph.schema).gather({"user": Rows(ids, ("x", "age"))})["user"]
     for name, rows in found.items():
-        assert isinstance(stores.columns["user"][name], Shards)
+        assert isinstance(stores.columns["user"][name], Shards) is is_divided
         assert torch.equal(rows, graph.columns["user"][name][ids])
+    assert stores.edges is not None
+    assert isinstance(stores.edges.csc(BUYS).indices, Shards) is is_divided
+    ids = torch.arange(group.rank, 60, 7)  # ranks draw other batches
+    for rule in (Uniform(), Weighted("weight"), Temporal("time")):
+        times = {"item": ids * 200} if isinstance(rule, Temporal) else None
+        seeds, key = Seeds({"item": ids}, {"item": ids}, times), DrawKey(9)
+        sampler = NeighborSampler(edges, [3, 2], rule=rule, edge_ids=True)
+        expected = sampler.sample(seeds, key)
+        with forcing(Engine.TRITON):
+            capacities = measured_capacities(sampler, [(seeds, key)])
+            copied = NeighborSampler(stores.edges, [3, 2], rule=rule, edge_ids=True)
+            batch = DeviceBatch(BatchPlan(copied, capacities, "cpu"))
+            batch.write(seeds, key)
+            batch.launch()
+            drawn = exact_sample(batch, counts_of(batch.cells.values), seeds)
+        assert as_plain(drawn) == as_plain(expected)
     group.barrier()  # the others may still read
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_kernels_read_the_shards_of_other_processes(tmp_path: Path, ranks: StartedRanks, count: int) -> None:
     ranks.launch(_gather_shards, count, (write_typed_graph(tmp_path / "g", renumbered=True),))
 

@@ -67,6 +67,19 @@ def test_a_column_too_large_for_one_card_is_divided_among_those_of_the_machine()
     assert [*dict.fromkeys(plan.columns["x"] for plan in failing)] == [DEVICE, SHARDED, PINNED, MAPPED]
 
 
+def test_edges_too_many_for_one_card_are_divided_among_those_of_the_machine() -> None:
+    topology, of_edges = 8 * GB, 6 * GB  # row pointers and ids of nodes are on every card
+    stores = replace(sizes(topology=topology, columns={}), of_edges=of_edges, shards=4)
+    whole = planned(DevicePlacement.of(), free(20, 20), stores)
+    plan = planned(DevicePlacement.of(), free(5, 20), stores)
+    assert (whole.topology, plan.topology) == (DEVICE, SHARDED)
+    assert plan.bytes_on_device == whole.bytes_on_device - 3 * of_edges // 4
+    assert planned(DevicePlacement.of(), free(5, 20), replace(stores, shards=1)).topology is PINNED
+    assert planned(DevicePlacement.of(topology="sharded"), free(20, 20), stores).topology is SHARDED
+    failing = list(plans(DevicePlacement.of(), stores, WORK, free(20, 20), only_requested=False))
+    assert [plan.topology for plan in failing] == [DEVICE, SHARDED, PINNED, HOST]
+
+
 def test_the_page_about_several_gpus_has_the_plans_of_its_example() -> None:
     nodes = 111_059_956
     columns = {"x": nodes * 128 * 4}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from khop.graph.features.store import FeatureStoreBase, Gathered, Rows, Tensors, Wanted
 from khop.kernels.csc import ChosenRows, check_ids
-from khop.kernels.gather import SMALL_DTYPES, GatheredColumn, RowFile, gather_columns, read_file_rows
+from khop.kernels.gather import SMALL_DTYPES, GatheredColumn, RowFile, Shards, gather_columns, read_file_rows
 from khop.kernels.owners import IdSlots, remote_rows
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs
 
@@ -156,10 +156,14 @@ NO_COLUMNS = FeatureTable({})  # for a graph without columns
 
 
 def column_of(
-    table: Tensor | Sequence[Tensor], type_: NodeType | EdgeType, name: str, rows: Rows, scales: Tensor | None
+    table: Tensor | Shards | Sequence[Tensor],
+    type_: NodeType | EdgeType,
+    name: str,
+    rows: Rows,
+    scales: Tensor | None,
 ) -> GatheredColumn:
     """Describe a column to gather: a table, or consecutive pieces of rows."""
-    dtype = (table if isinstance(table, Tensor) else table[0]).dtype
+    dtype = (table[0] if isinstance(table, Sequence) else table).dtype
     is_narrow = dtype in SMALL_DTYPES and (dtype.is_floating_point or scales is not None)
     widened = name in rows.as_float32 and is_narrow
     what = f"column {name!r} of {type_!r}: row"

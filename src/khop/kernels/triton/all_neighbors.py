@@ -13,10 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from khop.kernels.csc import Csc
+from khop.kernels.gather import Shards, kernel_operands
 from khop.kernels.triton.exclude_edges import ExcludedPairs, is_excluded
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.node_table import AT_ONCE, Overflow, sum_before
-from khop.kernels.triton.rows import DeviceRows, Marks, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.rows import DeviceRows, Marks, entry_at, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import first_above
 
 _ROWS = 512  # per program
@@ -28,7 +29,9 @@ _UNSPECIALIZED = ["base", "num_rows", "capacity", "room", "num_sources", "num_pa
 class Omitted:
     """Edges to replace by empty entries."""
 
-    sums: Tensor | None = None  # int64 (edges of the graph), running sums of weights; edges of weight 0
+    sums: Tensor | Shards | None = (
+        None  # int64 (edges of the graph), running sums of weights; edges of weight 0
+    )
     excluded: ExcludedPairs | None = None
 
 
@@ -102,6 +105,7 @@ def row_offsets(
 def expand(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     nodes: tl.tensor,
     ranges: tl.tensor,
     count: tl.tensor,
@@ -111,6 +115,7 @@ def expand(
     row_trees: tl.tensor,
     trees: tl.tensor,
     sums: tl.tensor,
+    sum_layout: tl.tensor,
     pairs: tl.tensor,
     table: tl.tensor,
     stamp: tl.tensor,
@@ -127,7 +132,7 @@ def expand(
     inside = at < room
     there = inside & (at < tl.load(offsets + capacity))
     zero = at * 0
-    row = first_above(offsets, zero, zero + capacity + 1, at, there) - 1
+    row = first_above(offsets, None, zero, zero + capacity + 1, at, there) - 1
     row = tl.where(there, row, 0)
     _, node, begin, _ = row_edges(indptr, nodes, ranges, count, num_rows, row)
     edge = begin + at - tl.load(offsets + row, mask=there, other=0)
@@ -135,12 +140,12 @@ def expand(
         tl.store(trees + at, tl.load(row_trees + row, mask=there, other=0), mask=there)
     if sums is not None:
         is_later = there & (edge > tl.load(indptr + node, mask=there, other=0))
-        before = tl.load(sums + edge - 1, mask=is_later, other=0)
-        there = there & (tl.load(sums + edge, mask=there, other=0) > before)
+        before = tl.load(entry_at(sums, sum_layout, edge - 1, is_later), mask=is_later, other=0)
+        there = there & (tl.load(entry_at(sums, sum_layout, edge, there), mask=there, other=0) > before)
     if pairs is not None:
-        source = tl.load(indices + edge, mask=there, other=-1).to(tl.int64)
+        source = tl.load(entry_at(indices, index_layout, edge, there), mask=there, other=-1).to(tl.int64)
         there = there & (is_excluded(pairs, num_pairs, num_sources, node, source, there) == 0)
-    source = store_slots(ids, edges, indices, at, edge, there, inside)
+    source = store_slots(ids, edges, indices, index_layout, at, edge, there, inside)
     mark(table, stamped(stamp, base), at, source, there)
 
 
@@ -180,10 +185,10 @@ def expand_all(csc: Csc, rows: DeviceRows, expansion: AllNeighbors, marks: Marks
     sums, excluded = expansion.omitted.sums, expansion.omitted.excluded
     launch(
         *(expand, triton.cdiv(room, _EDGES), expansion.ids),
-        *(csc.indptr, csc.indices, rows.nodes, rows.ranges, rows.count),
+        *(csc.indptr, *kernel_operands(csc.indices), rows.nodes, rows.ranges, rows.count),
         *(expansion.offsets, expansion.ids, expansion.edges),
         *((None, None) if trees is None else (trees.of_rows, trees.of_edges)),
-        *(sums, None if excluded is None else excluded.pairs),
+        *(*kernel_operands(sums), None if excluded is None else excluded.pairs),
         *((None, None, 0) if marks is None else (marks.table, marks.stamp, marks.base)),
         *((0, 0) if excluded is None else (excluded.num_sources, excluded.pairs.numel())),
         *(csc.num_rows, rows.capacity, room),
@@ -193,14 +198,14 @@ def expand_all(csc: Csc, rows: DeviceRows, expansion: AllNeighbors, marks: Marks
 
 _POINTERS = (
     *("indptr", "nodes", "ranges", "sums", "offsets", "edges", "table", "stamp", "overflow"),
-    *("row_trees", "trees", "pairs"),
+    *("row_trees", "trees", "pairs", "index_layout", "sum_layout"),
 )
 _TYPES = {
     **dict.fromkeys(_POINTERS, "*i64"),
     **dict.fromkeys(("indices", "count", "ids"), "*i32"),
     **dict.fromkeys(_UNSPECIALIZED, "i32"),
 }
-_MERGED = dict.fromkeys(("ranges", "row_trees", "trees", "sums", "pairs"))
+_MERGED = dict.fromkeys(("index_layout", "ranges", "row_trees", "trees", "sums", "sum_layout", "pairs"))
 _PLAIN = dict.fromkeys(("edges", "table", "stamp"))
 _SCAN = {"BLOCK": _ROWS, "AT_ONCE": AT_ONCE}
 _LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # for graphs with 64-bit ids

@@ -118,7 +118,7 @@ def draw_ranks(
         begin = tl.load(indptr + source, mask=live, other=0)
         end = tl.load(indptr + source + 1, mask=live, other=0)
         if limits is not None:
-            end = first_above(ranks, begin, end, limit - 1, live)
+            end = first_above(ranks, None, begin, end, limit - 1, live)
         cut = partners_weight(ranks, partners_before, weights_before, begin, end, live)
     free -= cut
     tl.atomic_min(culprit + link * 0, link, mask=live & (free <= 0), sem="relaxed")
@@ -135,7 +135,7 @@ def draw_ranks(
             drawn += tl.where(inner, tl.load(partners_before + gap, mask=inner, other=0), cut)
     if weights_before is not None:
         zero = tl.zeros([BLOCK], tl.int64)
-        drawn = first_above(weights_before, zero, zero + candidates + 1, drawn, there) - 1
+        drawn = first_above(weights_before, None, zero, zero + candidates + 1, drawn, there) - 1
     tl.store(drawn_ranks + at, tl.where(there, drawn, -1), mask=inside)
 
 

@@ -49,7 +49,7 @@ def is_excluded(
     """Return True for each existing edge whose ends are among the sorted pairs."""
     pair = node * num_sources + source
     zero = pair * 0
-    place = first_above(pairs, zero, zero + num_pairs, pair, there)
+    place = first_above(pairs, None, zero, zero + num_pairs, pair, there)
     is_pair = there & (place > 0)
     return is_pair & (tl.load(pairs + place - 1, mask=is_pair, other=-1) == pair)
 

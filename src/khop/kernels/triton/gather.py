@@ -14,6 +14,7 @@ from torch import Tensor
 
 from khop.kernels.memory import accessible_width, flat_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.rows import piece_of
 from khop.kernels.triton.tiles import Tiles, tile_of
 
 LOADS = 4  # widest loads per thread, all in flight at once
@@ -22,10 +23,10 @@ PINNED_PROGRAMS = 64
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # rows are copied as one of these
 
 
-@triton.jit(do_not_specialize=["num_rows", "capacity", "shard_rows", "num_tiles"])
+@triton.jit(do_not_specialize=["num_rows", "capacity", "num_tiles"])
 def copy_rows(
     table: tl.tensor,
-    shards: tl.tensor,
+    layout: tl.tensor,
     ids: tl.tensor,
     count: tl.tensor,
     slots: tl.tensor,
@@ -33,7 +34,6 @@ def copy_rows(
     scales: tl.tensor,
     out: tl.tensor,
     num_rows: tl.tensor,
-    shard_rows: tl.tensor,
     capacity: tl.tensor,
     num_tiles: tl.tensor,
     PITCH: tl.constexpr,
@@ -46,9 +46,9 @@ def copy_rows(
 ) -> None:
     """Write row ids[i] of the table into row i of out, in the type of out; zeros after the count.
 
-    With shards, every `shard_rows` rows begin where `shards` says, in units of 16 bytes from the first row. A
-    row with a slot is read from the cache. With scales, each number is multiplied by its column's. Programs
-    share the tiles if there are more tiles than programs.
+    With a layout, the table is divided: see `piece_of`. A row with a slot is read from the cache. With
+    scales, each number is multiplied by its column's. Programs share the tiles if there are more tiles than
+    programs.
     """
     for number in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
         row, column = tile_of(number, WIDTH, ROWS, COLUMNS)
@@ -56,11 +56,10 @@ def copy_rows(
         id = tl.load(ids + row, mask=is_live, other=-1).to(tl.int64)
         is_live = is_live & (id >= 0) & (id < num_rows)
         at = table + id[:, None] * PITCH + column[None, :]
-        if shards is not None:
-            shard = id // shard_rows
-            units = tl.load(shards + shard, mask=is_live, other=0)
+        if layout is not None:
+            units, place = piece_of(layout, id, is_live)
             begin = units * (128 // table.dtype.element_ty.primitive_bitwidth)
-            at = table + (begin + (id - shard * shard_rows) * PITCH)[:, None] + column[None, :]
+            at = table + (begin + place * PITCH)[:, None] + column[None, :]
         if slots is not None:
             slot = tl.load(slots + id, mask=is_live, other=-1).to(tl.int64)[:, None]
             # One load from the chosen address: two loads would read both.
@@ -83,7 +82,8 @@ def gather(
     slots: Tensor | None = None,
     cache: Tensor | None = None,
     is_pinned: bool = False,
-    shards: tuple[Tensor, int, int] | None = None,
+    layout: Tensor | None = None,
+    num_rows: int | None = None,
 ) -> None:
     """Write the rows of a table (N, ...) of any dtype into `out` (ids, ...), bit by bit or as float32.
 
@@ -91,8 +91,8 @@ def gather(
     float32 with the shape of a row. `ids` are int32 or int64; only the first `count` (an int on the device)
     are used, and later rows and rows of ids outside the table are 0. `slots`, int32 (N), have the row of
     `cache` with a row's copy, or -1. Rows of table, cache and out may have any pitch. With `is_pinned`, the
-    table is in host memory, and at most PINNED_PROGRAMS programs read it. For a sharded table, `table` is the
-    first shard, and `shards` are the begins of the shards, the rows of each, and the total rows.
+    table is in host memory, and at most PINNED_PROGRAMS programs read it. Of a divided table, `table` is the
+    first piece, and `layout` and `num_rows` are those of `Shards`.
     """
     if not out.numel():
         return
@@ -102,14 +102,14 @@ def gather(
         rows, into, copies = rows.view(word), into.view(word), copies.view(word)
     tiles = Tiles.of(accessible_width(into), into.element_size(), LOADS)
     num_tiles = tiles.programs(ids.numel())
-    starts, shard_rows, num_rows = (None, 1, rows.shape[0]) if shards is None else shards
+    num_rows = rows.shape[0] if num_rows is None else num_rows
     operands = (
-        *(rows, starts, ids, count, slots, None if cache is None else copies),
-        *(None if scales is None else scales.flatten(), into, num_rows, shard_rows, ids.numel(), num_tiles),
+        *(rows, layout, ids, count, slots, None if cache is None else copies),
+        *(None if scales is None else scales.flatten(), into, num_rows, ids.numel(), num_tiles),
     )
     readable = min(accessible_width(rows), accessible_width(copies))
     constants = _constants(tiles, rows.stride(0), copies.stride(0), into.stride(0), readable)
-    over_link = is_pinned or table.device != out.device
+    over_link = is_pinned or (layout is None and table.device != out.device)
     programs = min(num_tiles, PINNED_PROGRAMS) if over_link else num_tiles
     launch(copy_rows, programs, into, *operands, **constants)
 
@@ -124,14 +124,14 @@ def _variant(stored: str, made: str, width: int, without: tuple[str, ...]) -> Va
     dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8}
     dtypes |= {"i16": torch.int16, "i32": torch.int32, "i64": torch.int64}
     pitch, out_pitch = padded_pitch(width, dtypes[stored]), padded_pitch(width, dtypes[made])
-    options = [name for name in ("slots", "scales", "count", "shards") if name not in without]
+    options = [name for name in ("slots", "scales", "count", "layout") if name not in without]
     return Variant(
         f"gather {stored} to {made} {width}" + "".join(f", {name}" for name in options),
         copy_rows,
         {
             **dict.fromkeys(("table", "cache"), f"*{stored}"),
             **{"out": f"*{made}", "ids": "*i64", "count": "*i32", "slots": "*i32", "scales": "*fp32"},
-            **{"shards": "*i64", **dict.fromkeys(("num_rows", "shard_rows", "capacity", "num_tiles"), "i32")},
+            **{"layout": "*i64", **dict.fromkeys(("num_rows", "capacity", "num_tiles"), "i32")},
         },
         {
             **dict.fromkeys(without),
@@ -141,8 +141,8 @@ def _variant(stored: str, made: str, width: int, without: tuple[str, ...]) -> Va
     )
 
 
-_CACHED, _WHOLE = ("scales", "shards"), ("slots", "cache", "scales", "count", "shards")
-_COUNTED = ("slots", "cache", "scales", "shards")  # of recorded batches
+_CACHED, _WHOLE = ("scales", "layout"), ("slots", "cache", "scales", "count", "layout")
+_COUNTED = ("slots", "cache", "scales", "layout")  # of recorded batches
 _SHARDED = ("slots", "cache", "scales")
 VARIANTS = (
     *(_variant("i32", "i32", width, without) for width in (100, 256) for without in (_CACHED, _WHOLE)),
@@ -150,6 +150,6 @@ VARIANTS = (
     *(_variant("i16", "i16", width, _CACHED) for width in (100, 128)),
     *(_variant(stored, "fp32", 100, _CACHED) for stored in ("fp16", "bf16")),
     *(_variant(stored, "fp32", 100, ("slots", "cache")) for stored in ("bf16", "i8")),
-    _variant("i8", "fp32", 100, ("shards",)),
+    _variant("i8", "fp32", 100, ("layout",)),
     _variant("i64", "i64", 1, _WHOLE),
 )

@@ -104,6 +104,27 @@ def row_edges(
 
 
 @triton.jit
+def piece_of(layout: tl.tensor, row: tl.tensor, live: tl.tensor) -> tl.tensor:
+    """Return for rows of a divided table the begins of their pieces, in 16 bytes, and their rows in these.
+
+    See `khop.kernels.gather.Shards`.
+    """
+    rows_each = tl.load(layout)
+    piece = row // rows_each
+    return tl.load(layout + 1 + piece, mask=live, other=0), row - piece * rows_each
+
+
+@triton.jit
+def entry_at(array: tl.tensor, layout: tl.tensor, position: tl.tensor, live: tl.tensor) -> tl.tensor:
+    """Return the addresses of entries of an array, which may be divided. Dead positions have any address."""
+    at = array + position
+    if layout is not None:
+        begin, row = piece_of(layout, position, live)
+        at = array + (begin * (128 // array.dtype.element_ty.primitive_bitwidth) + row)
+    return at
+
+
+@triton.jit
 def draw_ids(original_ids: tl.tensor, node: tl.tensor, live: tl.tensor) -> tl.tensor:
     """Return the id in each row's counter, uint64: the original id of its node."""
     ids = node
@@ -117,13 +138,14 @@ def store_slots(
     ids: tl.tensor,
     edges: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     at: tl.tensor,
     edge: tl.tensor,
     drawn: tl.tensor,
     inside: tl.tensor,
 ) -> tl.tensor:
     """Write the sources of drawn edges, and -1 to other slots inside; return the sources, int64."""
-    source = tl.load(indices + edge, mask=drawn, other=-1)
+    source = tl.load(entry_at(indices, index_layout, edge, drawn), mask=drawn, other=-1)
     tl.store(ids + at, source.to(ids.dtype.element_ty), mask=inside)
     if edges is not None:
         tl.store(edges + at, tl.where(drawn, edge, -1), mask=inside)

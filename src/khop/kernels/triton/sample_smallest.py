@@ -14,9 +14,19 @@ from torch import Tensor
 
 from khop.draw import mix64
 from khop.kernels.csc import Csc
+from khop.kernels.gather import Shards, kernel_operands
 from khop.kernels.philox import SourceNumbers, signed
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import DeviceRows, Marks, Slots, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.rows import (
+    DeviceRows,
+    Marks,
+    Slots,
+    entry_at,
+    mark,
+    row_edges,
+    stamped,
+    store_slots,
+)
 from khop.kernels.triton.words import mix64 as mixed
 
 LONG_ROW = 4096  # edges; longer rows are processed by a second launch with more threads per row
@@ -30,7 +40,7 @@ class SourceOrder:
     """Edges in the order of the random numbers of their sources: see `SourceNumbers`."""
 
     stream: int
-    source_ids: Tensor | None = None  # int64 (edges), original ids; None: sources are original ids
+    source_ids: Tensor | Shards | None = None  # int64 (edges), original ids; None: sources are original ids
     numbers: SourceNumbers | None = None  # None: from the batch's key on the device
 
 
@@ -38,31 +48,31 @@ class SourceOrder:
 class EdgeOrder:
     """Edges in the order of given keys."""
 
-    keys: Tensor  # int64 (edges)
+    keys: Tensor | Shards  # int64 (edges)
 
 
 @triton.jit
 def _keys(
-    order: tl.tensor,
-    indices: tl.tensor,
-    source_ids: tl.tensor,
+    keyed: tl.tensor,
+    keyed_layout: tl.tensor,
     numbers: tl.tensor,
     first: tl.tensor,
     at: tl.tensor,
     inside: tl.tensor,
     number: tl.tensor,
     period: tl.tensor,
+    BY_EDGE: tl.constexpr,
 ) -> tl.tensor:
-    """Return the keys of entries `at` of a row, uint64, and the ids that break ties, int64."""
-    if order is not None:
+    """Return the keys of entries `at` of a row, uint64, and the ids that break ties, int64.
+
+    `keyed` has the keys of edges, or the ids of their sources.
+    """
+    given = tl.load(entry_at(keyed, keyed_layout, first + at, inside), mask=inside, other=0).to(tl.int64)
+    if BY_EDGE:
         id = at.to(tl.int64)
-        key = tl.load(order + first + at, mask=inside, other=0).to(tl.uint64, bitcast=True)
-        key = key ^ tl.full([], 0x8000000000000000, tl.uint64)
+        key = given.to(tl.uint64, bitcast=True) ^ tl.full([], 0x8000000000000000, tl.uint64)
     else:
-        if source_ids is not None:
-            id = tl.load(source_ids + first + at, mask=inside, other=0)
-        else:
-            id = tl.load(indices + first + at, mask=inside, other=0).to(tl.int64)
+        id = given
         word = id.to(tl.uint64, bitcast=True)
         of_id = number + word * 0
         if numbers is not None:
@@ -76,15 +86,15 @@ def _keys(
 
 @triton.jit
 def _last_pick(
-    order: tl.tensor,
-    indices: tl.tensor,
-    source_ids: tl.tensor,
+    keyed: tl.tensor,
+    keyed_layout: tl.tensor,
     numbers: tl.tensor,
     first: tl.tensor,
     degree: tl.tensor,
     number: tl.tensor,
     period: tl.tensor,
     per_row: tl.tensor,
+    BY_EDGE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
     """Return the key of a row's last pick, the number of picks with this key, and the last pick's id.
@@ -108,7 +118,7 @@ def _last_pick(
             for start in range(0, degree, BLOCK):
                 at = start + places
                 inside = at < degree
-                k, _ = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+                k, _ = _keys(keyed, keyed_layout, numbers, first, at, inside, number, period, BY_EDGE)
                 digit = (k ^ limit) >> shift
                 is_candidate = inside & (digit < 256)
                 counts += tl.histogram(tl.where(is_candidate, digit, 0).to(tl.int32), 256)
@@ -121,7 +131,7 @@ def _last_pick(
         if ties == candidates:
             limit = limit | ((tl.full([], 1, tl.uint64) << bits.to(tl.uint64)) - 1)
             last_id = degree * 0 + 0x7FFFFFFFFFFFFFFF
-        elif order is not None:
+        elif BY_EDGE:
             last_id = degree  # ties are counted in the order of the row
         else:
             for _ in range(ties):
@@ -129,7 +139,7 @@ def _last_pick(
                 for start in range(0, degree, BLOCK):
                     at = start + places
                     inside = at < degree
-                    k, id = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+                    k, id = _keys(keyed, keyed_layout, numbers, first, at, inside, number, period, BY_EDGE)
                     is_next = inside & (k == limit) & (id > last_id)
                     following = tl.minimum(following, tl.min(tl.where(is_next, id, 0x7FFFFFFFFFFFFFFF), 0))
                 last_id = following
@@ -158,10 +168,11 @@ def _empty_slots(
 def smallest(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     nodes: tl.tensor,
     ranges: tl.tensor,
-    order: tl.tensor,
-    source_ids: tl.tensor,
+    keyed: tl.tensor,
+    keyed_layout: tl.tensor,
     numbers: tl.tensor,
     count: tl.tensor,
     key: tl.tensor,
@@ -177,6 +188,7 @@ def smallest(
     per_row: tl.tensor,
     above: tl.tensor,
     up_to: tl.tensor,
+    BY_EDGE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Find the last pick, then write the picks in row order; a program per row.
@@ -200,22 +212,22 @@ def smallest(
         given = tl.load(key).to(tl.uint64, bitcast=True)
         number = mixed(given ^ mixed_stream.to(tl.int64).to(tl.uint64, bitcast=True))
     limit, ties, last_id = _last_pick(
-        order, indices, source_ids, numbers, first, degree, number, period, per_row, BLOCK
+        keyed, keyed_layout, numbers, first, degree, number, period, per_row, BY_EDGE, BLOCK
     )
     done = taken * 0
     tied = taken * 0
     for start in range(0, degree, BLOCK):
         at = start + places
         inside = at < degree
-        k, id = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+        k, id = _keys(keyed, keyed_layout, numbers, first, at, inside, number, period, BY_EDGE)
         is_tie = inside & (k == limit)
         takes_tie = is_tie & (id <= last_id)
-        if order is not None:
+        if BY_EDGE:
             takes_tie = takes_tie & (tied + tl.cumsum(is_tie.to(tl.int64), 0) <= ties)
         is_whole = degree + at * 0 <= per_row  # a block: Triton 3.9 cannot interpret scalars in a mask
         is_picked = inside & ((k < limit) | takes_tie | is_whole)
         to = row * per_row + done + tl.cumsum(is_picked.to(tl.int64), 0) - 1
-        source = store_slots(ids, edges, indices, to, first + at, is_picked, is_picked)
+        source = store_slots(ids, edges, indices, index_layout, to, first + at, is_picked, is_picked)
         mark(table, entry, to, source, is_picked)
         done += tl.sum(is_picked.to(tl.int64), 0)
         tied += tl.sum(is_tie.to(tl.int64), 0)
@@ -239,42 +251,51 @@ def sample_smallest(
     """
     if not 0 < fanout < 1 << 31:
         raise ValueError(f"fanout {fanout}: must be from 1 to 2^31 - 1 on the device")
-    keys = order.keys if isinstance(order, EdgeOrder) else None
-    source_ids, numbers, period, mixed_stream = None, None, 1, 0
-    if isinstance(order, SourceOrder):
-        source_ids, mixed_stream = order.source_ids, signed(mix64(order.stream))
+    keyed: Tensor | Shards = csc.indices
+    numbers, period, mixed_stream = None, 1, 0
+    if isinstance(order, EdgeOrder):
+        keyed = order.keys
+    else:
+        mixed_stream = signed(mix64(order.stream))
+        keyed = csc.indices if order.source_ids is None else order.source_ids
         if (given := order.numbers) is not None:
             words = [signed(given.base), signed(given.later_base), given.later_from]
             numbers, period = torch.tensor(words, device=csc.indptr.device), given.period
     operands = (
-        *(csc.indptr, csc.indices, rows.nodes, rows.ranges, keys, source_ids, numbers, rows.count, rows.key),
-        *(slots.ids, slots.counts, slots.edges),
+        *(csc.indptr, *kernel_operands(csc.indices), rows.nodes, rows.ranges, *kernel_operands(keyed)),
+        *(numbers, rows.count, rows.key, slots.ids, slots.counts, slots.edges),
         *((None, None) if marks is None else (marks.table, marks.stamp)),
         *(mixed_stream, period, 0 if marks is None else marks.base, csc.num_rows, fanout),
     )
+    by_edge = isinstance(order, EdgeOrder)
     begin = (smallest, rows.capacity, rows.nodes, *operands)
-    launch(*begin, -1, LONG_ROW, BLOCK=_ENTRIES, num_warps=_WARPS)
+    launch(*begin, -1, LONG_ROW, BY_EDGE=by_edge, BLOCK=_ENTRIES, num_warps=_WARPS)
     if csc.most_edges > LONG_ROW:
-        launch(*begin, LONG_ROW, csc.most_edges, BLOCK=_LONG_ENTRIES, num_warps=_LONG_WARPS)
+        long = {"BLOCK": _LONG_ENTRIES, "num_warps": _LONG_WARPS}
+        launch(*begin, LONG_ROW, csc.most_edges, BY_EDGE=by_edge, **long)
 
 
 _TYPES = {
-    **dict.fromkeys(("indptr", "nodes", "ranges", "order", "source_ids", "numbers", "key", "edges"), "*i64"),
+    **dict.fromkeys(("indptr", "index_layout", "nodes", "ranges", "keyed", "keyed_layout"), "*i64"),
+    **dict.fromkeys(("numbers", "key", "edges"), "*i64"),
     **dict.fromkeys(("indices", "count", "ids", "counts"), "*i32"),
     **dict.fromkeys(("table", "stamp"), "*i64"),
     **dict.fromkeys(("period", "base", "num_rows", "per_row", "above", "up_to"), "i32"),
     "mixed_stream": "i64",
 }
-_BY_SOURCE = dict.fromkeys(("ranges", "order", "source_ids", "numbers", "edges"))
-_BY_EDGE = dict.fromkeys(("ranges", "source_ids", "numbers", "edges"))
+_IDS = {**_TYPES, "keyed": "*i32"}  # of sources that were not renumbered
 _LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
-_LONG_BLOCK = {"BLOCK": _LONG_ENTRIES}
+_BY_SOURCE, _BY_EDGE = {"BY_EDGE": False}, {"BY_EDGE": True}
+_PLAIN = dict.fromkeys(("index_layout", "ranges", "keyed_layout", "numbers", "edges"))
+_SHORT, _LONG_BLOCK = {"BLOCK": _ENTRIES}, {"BLOCK": _LONG_ENTRIES}
 VARIANTS = (
-    Variant("smallest by source, marked", smallest, _TYPES, {**_BY_SOURCE, "BLOCK": _ENTRIES}, _WARPS),
-    Variant("smallest by edge, marked", smallest, _TYPES, {**_BY_EDGE, "BLOCK": _ENTRIES}, _WARPS),
-    Variant("smallest by source, everything", smallest, _TYPES, {"order": None, "BLOCK": _ENTRIES}, _WARPS),
-    Variant("smallest by source, 64-bit ids", smallest, _LONG, {"order": None, "BLOCK": _ENTRIES}, _WARPS),
-    Variant("smallest by edge, 64-bit ids", smallest, _LONG, {**_BY_EDGE, "BLOCK": _ENTRIES}, _WARPS),
-    Variant("smallest by source, long rows", smallest, _TYPES, {"order": None, **_LONG_BLOCK}, _LONG_WARPS),
-    Variant("smallest by edge, long rows", smallest, _TYPES, {**_BY_EDGE, **_LONG_BLOCK}, _LONG_WARPS),
+    Variant("smallest by source, marked", smallest, _IDS, {**_PLAIN, **_BY_SOURCE, **_SHORT}, _WARPS),
+    Variant("smallest by edge, marked", smallest, _TYPES, {**_PLAIN, **_BY_EDGE, **_SHORT}, _WARPS),
+    Variant("smallest by source, everything", smallest, _TYPES, {**_BY_SOURCE, **_SHORT}, _WARPS),
+    Variant("smallest by source, 64-bit ids", smallest, _LONG, {**_BY_SOURCE, **_SHORT}, _WARPS),
+    Variant("smallest by edge, 64-bit ids", smallest, _LONG, {**_PLAIN, **_BY_EDGE, **_SHORT}, _WARPS),
+    Variant("smallest by source, long rows", smallest, _TYPES, {**_BY_SOURCE, **_LONG_BLOCK}, _LONG_WARPS),
+    Variant(
+        *("smallest by edge, long rows", smallest, _TYPES, {**_PLAIN, **_BY_EDGE, **_LONG_BLOCK}, _LONG_WARPS)
+    ),
 )

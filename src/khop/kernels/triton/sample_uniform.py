@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from khop.kernels.csc import Csc
+from khop.kernels.gather import kernel_operands
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import DeviceRows, Marks, Slots, draw_ids, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import WIDE_DEGREE, draw_below, four_words, reduce_wide, row_keys
@@ -22,6 +23,7 @@ _UNSPECIALIZED = ["stream", "base", "num_rows", "capacity", "per_row"]
 def distinct_in_registers(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     nodes: tl.tensor,
     original_ids: tl.tensor,
     trees: tl.tensor,
@@ -75,7 +77,7 @@ def distinct_in_registers(
         picks = picks + (pick,)  # type: ignore[assignment]  # noqa: RUF005
         there = live & (j < drawn)
         at = rows * K + j
-        source = store_slots(ids, edges, indices, at, begin + pick, there, inside)
+        source = store_slots(ids, edges, indices, index_layout, at, begin + pick, there, inside)
         mark(table, entry, at, source, there)
 
 
@@ -83,6 +85,7 @@ def distinct_in_registers(
 def distinct_in_tile(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     nodes: tl.tensor,
     original_ids: tl.tensor,
     trees: tl.tensor,
@@ -129,7 +132,7 @@ def distinct_in_tile(
     there = live[:, None] & (slots[None, :] < drawn[:, None])
     at = rows[:, None] * per_row + slots[None, :]
     is_slot = inside[:, None] & (slots[None, :] < per_row)
-    source = store_slots(ids, edges, indices, at, begin[:, None] + picks, there, is_slot)
+    source = store_slots(ids, edges, indices, index_layout, at, begin[:, None] + picks, there, is_slot)
     mark(table, entry, at, source, there)
 
 
@@ -137,6 +140,7 @@ def distinct_in_tile(
 def repeated(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     nodes: tl.tensor,
     original_ids: tl.tensor,
     trees: tl.tensor,
@@ -169,7 +173,7 @@ def repeated(
     id = draw_ids(original_ids, node, live)
     entry = stamped(stamp, base)
     pick = draw_below(keys, id, stream, number, degree, degree, WIDE)
-    source = store_slots(ids, edges, indices, at, begin + pick, there, inside)
+    source = store_slots(ids, edges, indices, index_layout, at, begin + pick, there, inside)
     mark(table, entry, at, source, there)
 
 
@@ -185,7 +189,8 @@ def sample_uniform(
     if not 0 < fanout <= most_picks(replacement):
         raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(replacement)} on the device")
     pointers = (
-        *(csc.indptr, csc.indices, rows.nodes, rows.original_ids, rows.trees, rows.ranges),
+        *(csc.indptr, *kernel_operands(csc.indices)),
+        *(rows.nodes, rows.original_ids, rows.trees, rows.ranges),
         *(rows.count, rows.key, slots.ids, slots.counts, slots.edges),
         *((None, None) if marks is None else (marks.table, marks.stamp)),
     )
@@ -222,12 +227,15 @@ def _warps(fanout: int) -> int:
 
 
 _TYPES = {
-    **dict.fromkeys(("indptr", "nodes", "original_ids", "trees", "ranges", "key", "edges"), "*i64"),
+    **dict.fromkeys(("indptr", "index_layout", "nodes", "original_ids", "trees", "ranges"), "*i64"),
+    **dict.fromkeys(("key", "edges"), "*i64"),
     **dict.fromkeys(("indices", "count", "ids", "counts"), "*i32"),
     **dict.fromkeys(("table", "stamp"), "*i64"),
     **dict.fromkeys(("stream", "base", "num_rows", "capacity", "per_row"), "i32"),
 }
-_PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))  # None: the graph's ids, no trees
+_WHOLE = {"index_layout": None}
+_DIVIDED = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))
+_PLAIN = {**_WHOLE, **_DIVIDED}
 _UNMARKED = dict.fromkeys(("table", "stamp"))
 _THREADS = {"WIDE": False, "BLOCK": _ROWS}
 _LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # for graphs with 64-bit ids
@@ -237,17 +245,24 @@ VARIANTS = (
         for k in (1, 5, 10, 15, 16)
     ),
     Variant("uniform 15", distinct_in_registers, _TYPES, {**_PLAIN, **_UNMARKED, **_THREADS, "K": 15}),
-    Variant("uniform 15, everything", distinct_in_registers, _TYPES, {**_THREADS, "K": 15, "WIDE": True}),
+    Variant("uniform 15, divided", distinct_in_registers, _TYPES, {**_DIVIDED, **_THREADS, "K": 15}),
+    Variant("uniform 25, divided", distinct_in_tile, _TYPES, {**_DIVIDED, "WIDE": False, **_tile(25)}),
+    Variant(
+        *("uniform 15, everything", distinct_in_registers, _TYPES),
+        {**_WHOLE, **_THREADS, "K": 15, "WIDE": True},
+    ),
     *(
-        Variant(f"uniform {k}", distinct_in_tile, _TYPES, {"WIDE": wide, **_tile(k)}, _warps(k))
+        Variant(f"uniform {k}", distinct_in_tile, _TYPES, {**_WHOLE, "WIDE": wide, **_tile(k)}, _warps(k))
         for k, wide in ((25, False), (64, True), (1000, False), (MOST_PICKS, True))
     ),
     Variant(
         *("uniform 15, everything, 64-bit ids", distinct_in_registers, _LONG),
-        {**_THREADS, "K": 15, "WIDE": True},
+        {**_WHOLE, **_THREADS, "K": 15, "WIDE": True},
     ),
-    Variant("uniform 25, 64-bit ids", distinct_in_tile, _LONG, {"WIDE": True, **_tile(25)}, _warps(25)),
-    Variant("uniform, replacement, 64-bit ids", repeated, _LONG, {"WIDE": True, "BLOCK": _SLOTS}),
+    Variant(
+        "uniform 25, 64-bit ids", distinct_in_tile, _LONG, {**_WHOLE, "WIDE": True, **_tile(25)}, _warps(25)
+    ),
+    Variant("uniform, replacement, 64-bit ids", repeated, _LONG, {**_WHOLE, "WIDE": True, "BLOCK": _SLOTS}),
     Variant("uniform, replacement", repeated, _TYPES, {**_PLAIN, "WIDE": False, "BLOCK": _SLOTS}),
-    Variant("uniform, replacement, everything", repeated, _TYPES, {"WIDE": True, "BLOCK": _SLOTS}),
+    Variant("uniform, replacement, everything", repeated, _TYPES, {**_WHOLE, "WIDE": True, "BLOCK": _SLOTS}),
 )

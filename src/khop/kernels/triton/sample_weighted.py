@@ -7,8 +7,19 @@ import triton.language as tl
 from torch import Tensor
 
 from khop.kernels.csc import Csc
+from khop.kernels.gather import Shards, kernel_operands
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import DeviceRows, Marks, Slots, draw_ids, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.rows import (
+    DeviceRows,
+    Marks,
+    Slots,
+    draw_ids,
+    entry_at,
+    mark,
+    row_edges,
+    stamped,
+    store_slots,
+)
 from khop.kernels.triton.words import (
     NO_PICK,
     edge_weight,
@@ -35,6 +46,7 @@ _UNSPECIALIZED = ["stream", "base", "num_rows", "capacity", "per_row"]
 def row_weights(
     indptr: tl.tensor,
     sums: tl.tensor,
+    sum_layout: tl.tensor,
     node: tl.tensor,
     begin: tl.tensor,
     end: tl.tensor,
@@ -43,8 +55,10 @@ def row_weights(
     """Return each row's first edge, the sum before `begin` and the sum of weights from `begin` to `end`."""
     some = live & (begin < end)
     first = tl.load(indptr + node, mask=some, other=0)
-    start = tl.load(sums + begin - 1, mask=some & (begin > first), other=0)
-    total = tl.where(some, tl.load(sums + end - 1, mask=some, other=0) - start, 0)
+    is_later = some & (begin > first)
+    start = tl.load(entry_at(sums, sum_layout, begin - 1, is_later), mask=is_later, other=0)
+    last = tl.load(entry_at(sums, sum_layout, end - 1, some), mask=some, other=0)
+    total = tl.where(some, last - start, 0)
     return first, start, total
 
 
@@ -52,7 +66,9 @@ def row_weights(
 def repeated(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     sums: tl.tensor,
+    sum_layout: tl.tensor,
     nodes: tl.tensor,
     original_ids: tl.tensor,
     trees: tl.tensor,
@@ -77,20 +93,21 @@ def repeated(
     number = (at % per_row).to(tl.int32)
     inside = rows < capacity
     live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
-    _, start, total = row_weights(indptr, sums, node, begin, end, live)
+    _, start, total = row_weights(indptr, sums, sum_layout, node, begin, end, live)
     there = live & (total > 0)
     tl.store(counts + rows, tl.where(there, per_row, 0), mask=inside & (number == 0))
     keys = row_keys(key, trees, rows, live)
     id = draw_ids(original_ids, node, live)
     height = start + wide_draw(keys, id, stream, number, total)
-    edge = first_above(sums, begin, end, height, there)
-    source = store_slots(ids, edges, indices, at, edge, there, inside)
+    edge = first_above(sums, sum_layout, begin, end, height, there)
+    source = store_slots(ids, edges, indices, index_layout, at, edge, there, inside)
     mark(table, stamped(stamp, base), at, source, there)
 
 
 @triton.jit
 def height_of_rest(
     sums: tl.tensor,
+    sum_layout: tl.tensor,
     picks: tl.tensor,
     first: tl.tensor,
     begin: tl.tensor,
@@ -104,7 +121,7 @@ def height_of_rest(
     for _ in range(tl.max(picked, 0)):
         pick = next_pick(picks, last, K, TILED)
         is_pick = (pick != NO_PICK) & (picked > 0)
-        weight, before = edge_weight(sums, begin + pick, first, is_pick)
+        weight, before = edge_weight(sums, sum_layout, begin + pick, first, is_pick)
         height = tl.where(is_pick & (height >= before), height + weight, height)
         last = tl.where(is_pick, pick, last)
     return height
@@ -113,6 +130,7 @@ def height_of_rest(
 @triton.jit
 def distinct_picks(
     sums: tl.tensor,
+    sum_layout: tl.tensor,
     first: tl.tensor,
     start: tl.tensor,
     total: tl.tensor,
@@ -134,7 +152,7 @@ def distinct_picks(
     active = drawing
     while tl.max(active.to(tl.int32), 0) > 0:
         height = start + wide_draw(keys, id, stream, picked + repeats, total)
-        pick = (first_above(sums, begin, end, height, active) - begin).to(tl.int32)
+        pick = (first_above(sums, sum_layout, begin, end, height, active) - begin).to(tl.int32)
         is_repeat = active & is_picked(picks, pick, K, TILED)
         is_new = active & (is_repeat == 0)
         picks = with_pick(picks, pick, picked, is_new, K, TILED)
@@ -143,11 +161,12 @@ def distinct_picks(
         active = active & (picked < per_row) & (repeats < _MOST_REPEATS)
     rest = drawing & (picked < per_row)
     while tl.max(rest.to(tl.int32), 0) > 0:
-        left = total - weight_of_picks(picks, sums, begin, first, rest, K, TILED)
+        left = total - weight_of_picks(picks, sums, sum_layout, begin, first, rest, K, TILED)
         rest = rest & (left > 0)
         height = start + wide_draw(keys, id, stream, picked + repeats, left)
-        height = height_of_rest(sums, picks, first, begin, height, tl.where(rest, picked, 0), K, TILED)
-        pick = (first_above(sums, begin, end, height, rest) - begin).to(tl.int32)
+        among = tl.where(rest, picked, 0)
+        height = height_of_rest(sums, sum_layout, picks, first, begin, height, among, K, TILED)
+        pick = (first_above(sums, sum_layout, begin, end, height, rest) - begin).to(tl.int32)
         picks = with_pick(picks, pick, picked, rest, K, TILED)
         picked += rest.to(tl.int32)
         rest = rest & (picked < per_row)
@@ -158,7 +177,9 @@ def distinct_picks(
 def distinct_in_registers(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     sums: tl.tensor,
+    sum_layout: tl.tensor,
     nodes: tl.tensor,
     original_ids: tl.tensor,
     trees: tl.tensor,
@@ -181,16 +202,16 @@ def distinct_in_registers(
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = rows < capacity
     live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
-    first, start, total = row_weights(indptr, sums, node, begin, end, live)
+    first, start, total = row_weights(indptr, sums, sum_layout, node, begin, end, live)
     whole = end - begin <= K
     entry = stamped(stamp, base)
     # A row that is returned whole keeps its edges of positive weight, in order and without gaps.
     filled = tl.zeros([BLOCK], tl.int32)
     for j in tl.static_range(K):
         edge = begin + j
-        weight, _ = edge_weight(sums, edge, first, whole & (edge < end))
+        weight, _ = edge_weight(sums, sum_layout, edge, first, whole & (edge < end))
         at = rows * K + filled
-        source = store_slots(ids, edges, indices, at, edge, weight > 0, weight > 0)
+        source = store_slots(ids, edges, indices, index_layout, at, edge, weight > 0, weight > 0)
         mark(table, entry, at, source, weight > 0)
         filled += (weight > 0).to(tl.int32)
     # The other rows draw.
@@ -198,13 +219,15 @@ def distinct_in_registers(
     id = draw_ids(original_ids, node, live)
     drawing = live & (whole == 0) & (total > 0)
     picks, picked = distinct_picks(
-        sums, first, start, total, begin, end, keys, id, stream, drawing, K, K, False, BLOCK
+        sums, sum_layout, first, start, total, begin, end, keys, id, stream, drawing, K, K, False, BLOCK
     )
     tl.store(counts + rows, tl.where(whole, filled, picked), mask=inside)
     for j in tl.static_range(K):
         is_pick = drawing & (j < picked)
         is_slot = inside & (j >= filled)
-        source = store_slots(ids, edges, indices, rows * K + j, begin + picks[j], is_pick, is_slot)
+        source = store_slots(
+            ids, edges, indices, index_layout, rows * K + j, begin + picks[j], is_pick, is_slot
+        )
         mark(table, entry, rows * K + j, source, is_pick)
 
 
@@ -212,7 +235,9 @@ def distinct_in_registers(
 def distinct_in_tile(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     sums: tl.tensor,
+    sum_layout: tl.tensor,
     nodes: tl.tensor,
     original_ids: tl.tensor,
     trees: tl.tensor,
@@ -236,36 +261,51 @@ def distinct_in_tile(
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = rows < capacity
     live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
-    first, start, total = row_weights(indptr, sums, node, begin, end, live)
+    first, start, total = row_weights(indptr, sums, sum_layout, node, begin, end, live)
     whole = end - begin <= per_row
     entry = stamped(stamp, base)
     # Whole rows first, as in registers.
     slots = tl.arange(0, WIDTH)[None, :]
     at = rows[:, None] * per_row + slots
     edge = begin[:, None] + slots
-    weight, _ = edge_weight(sums, edge, first[:, None], whole[:, None] & (edge < end[:, None]))
+    is_edge = whole[:, None] & (edge < end[:, None])
+    weight, _ = edge_weight(sums, sum_layout, edge, first[:, None], is_edge)
     weighs = weight > 0
     place = at - slots + tl.cumsum(weighs.to(tl.int32), 1) - 1
     filled = tl.sum(weighs.to(tl.int32), 1)
-    source = store_slots(ids, edges, indices, place, edge, weighs, weighs)
+    source = store_slots(ids, edges, indices, index_layout, place, edge, weighs, weighs)
     mark(table, entry, place, source, weighs)
     # The other rows draw.
     keys = row_keys(key, trees, rows, live)
     id = draw_ids(original_ids, node, live)
     drawing = live & (whole == 0) & (total > 0)
     picks, picked = distinct_picks(
-        sums, first, start, total, begin, end, keys, id, stream, drawing, per_row, WIDTH, True, BLOCK
+        sums,
+        sum_layout,
+        first,
+        start,
+        total,
+        begin,
+        end,
+        keys,
+        id,
+        stream,
+        drawing,
+        per_row,
+        WIDTH,
+        True,
+        BLOCK,
     )
     tl.store(counts + rows, tl.where(whole, filled, picked), mask=inside)
     is_pick = drawing[:, None] & (slots < picked[:, None])
     is_slot = inside[:, None] & (slots < per_row) & (slots >= filled[:, None])
-    source = store_slots(ids, edges, indices, at, begin[:, None] + picks, is_pick, is_slot)
+    source = store_slots(ids, edges, indices, index_layout, at, begin[:, None] + picks, is_pick, is_slot)
     mark(table, entry, at, source, is_pick)
 
 
 def sample_weighted(
     csc: Csc,
-    sums: Tensor,
+    sums: Tensor | Shards,
     rows: DeviceRows,
     fanout: int,
     replacement: bool,
@@ -281,7 +321,8 @@ def sample_weighted(
     if not 0 < fanout <= most_picks(replacement):
         raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(replacement)} on the device")
     operands = (
-        *(csc.indptr, csc.indices, sums, rows.nodes, rows.original_ids, rows.trees, rows.ranges),
+        *(csc.indptr, *kernel_operands(csc.indices), *kernel_operands(sums)),
+        *(rows.nodes, rows.original_ids, rows.trees, rows.ranges),
         *(rows.count, rows.key, slots.ids, slots.counts, slots.edges),
         *((None, None) if marks is None else (marks.table, marks.stamp)),
         *(rows.signed_stream, 0 if marks is None else marks.base, csc.num_rows, rows.capacity),
@@ -316,16 +357,19 @@ def _warps(fanout: int) -> int:
 
 
 _TYPES = {
-    **dict.fromkeys(("indptr", "sums", "nodes", "original_ids", "trees", "ranges", "key", "edges"), "*i64"),
+    **dict.fromkeys(("indptr", "index_layout", "sums", "sum_layout", "nodes", "original_ids"), "*i64"),
+    **dict.fromkeys(("trees", "ranges", "key", "edges"), "*i64"),
     **dict.fromkeys(("indices", "count", "ids", "counts"), "*i32"),
     **dict.fromkeys(("table", "stamp"), "*i64"),
     **dict.fromkeys(_UNSPECIALIZED, "i32"),
 }
-_PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))
+_WHOLE = dict.fromkeys(("index_layout", "sum_layout"))
+_DIVIDED = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))
+_PLAIN = {**_WHOLE, **_DIVIDED}
 _LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # for graphs with 64-bit ids
 VARIANTS = (
     Variant("weighted, replacement", repeated, _TYPES, {**_PLAIN, "BLOCK": _SLOTS}),
-    Variant("weighted, replacement, everything", repeated, _TYPES, {"BLOCK": _SLOTS}),
+    Variant("weighted, replacement, everything", repeated, _TYPES, {**_WHOLE, "BLOCK": _SLOTS}),
     *(
         Variant(
             *(f"weighted {k}", distinct_in_registers, _TYPES),
@@ -335,19 +379,38 @@ VARIANTS = (
         for k in (1, 5, 10)
     ),
     Variant(
-        *("weighted 10, everything", distinct_in_registers, _TYPES, {"K": 10, "BLOCK": _ROWS}, _ROWS // 32)
+        *(
+            "weighted 10, everything",
+            distinct_in_registers,
+            _TYPES,
+            {**_WHOLE, "K": 10, "BLOCK": _ROWS},
+            _ROWS // 32,
+        )
     ),
     *(
         Variant(f"weighted {k}", distinct_in_tile, _TYPES, {**_PLAIN, **_tile(k)}, _warps(k))
         for k in (15, 25, 64, 100)
     ),
     *(
-        Variant(f"weighted {k}, everything", distinct_in_tile, _TYPES, _tile(k), _warps(k))
+        Variant(f"weighted {k}, everything", distinct_in_tile, _TYPES, {**_WHOLE, **_tile(k)}, _warps(k))
         for k in (15, 25, MOST_PICKS)
     ),
-    Variant("weighted, replacement, 64-bit ids", repeated, _LONG, {"BLOCK": _SLOTS}),
+    Variant("weighted, replacement, divided", repeated, _TYPES, {**_DIVIDED, "BLOCK": _SLOTS}),
     Variant(
-        *("weighted 10, 64-bit ids", distinct_in_registers, _LONG, {"K": 10, "BLOCK": _ROWS}, _ROWS // 32)
+        *("weighted 5, divided", distinct_in_registers, _TYPES),
+        {**_DIVIDED, "K": 5, "BLOCK": _ROWS},
+        _ROWS // 32,
     ),
-    Variant("weighted 25, 64-bit ids", distinct_in_tile, _LONG, _tile(25), _warps(25)),
+    Variant("weighted 15, divided", distinct_in_tile, _TYPES, {**_DIVIDED, **_tile(15)}, _warps(15)),
+    Variant("weighted, replacement, 64-bit ids", repeated, _LONG, {**_WHOLE, "BLOCK": _SLOTS}),
+    Variant(
+        *(
+            "weighted 10, 64-bit ids",
+            distinct_in_registers,
+            _LONG,
+            {**_WHOLE, "K": 10, "BLOCK": _ROWS},
+            _ROWS // 32,
+        )
+    ),
+    Variant("weighted 25, 64-bit ids", distinct_in_tile, _LONG, {**_WHOLE, **_tile(25)}, _warps(25)),
 )

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes
+from khop.kernels.gather import kernel_operands
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import DeviceRows, row_edges
+from khop.kernels.triton.rows import DeviceRows, entry_at, row_edges
 
 _ROWS = 128  # per program
 _UNSPECIALIZED = ["before", "after", "most", "num_rows", "capacity"]
@@ -18,24 +19,33 @@ _LEAST = tl.constexpr(-(1 << 63))
 
 @triton.jit
 def edge_time(
-    edge_times: tl.tensor, source_times: tl.tensor, indices: tl.tensor, edge: tl.tensor, live: tl.tensor
+    edge_times: tl.tensor,
+    time_layout: tl.tensor,
+    source_times: tl.tensor,
+    indices: tl.tensor,
+    index_layout: tl.tensor,
+    edge: tl.tensor,
+    live: tl.tensor,
 ) -> tl.tensor:
     """Return each edge's time, int64: the edge's, its source's, or the later of both."""
     if source_times is None:
-        time = tl.load(edge_times + edge, mask=live, other=0).to(tl.int64)
+        time = tl.load(entry_at(edge_times, time_layout, edge, live), mask=live, other=0).to(tl.int64)
     else:
-        source = tl.load(indices + edge, mask=live, other=0)
+        source = tl.load(entry_at(indices, index_layout, edge, live), mask=live, other=0)
         time = tl.load(source_times + source, mask=live, other=0).to(tl.int64)
         if edge_times is not None:
-            time = tl.maximum(time, tl.load(edge_times + edge, mask=live, other=0).to(tl.int64))
+            own = tl.load(entry_at(edge_times, time_layout, edge, live), mask=live, other=0)
+            time = tl.maximum(time, own.to(tl.int64))
     return time
 
 
 @triton.jit
 def first_later(
     edge_times: tl.tensor,
+    time_layout: tl.tensor,
     source_times: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     begin: tl.tensor,
     end: tl.tensor,
     limit: tl.tensor,
@@ -45,7 +55,8 @@ def first_later(
     while tl.max((low < high).to(tl.int32), 0) > 0:
         is_open = low < high
         middle = (low + high) >> 1
-        is_later = edge_time(edge_times, source_times, indices, middle, is_open) > limit
+        time = edge_time(edge_times, time_layout, source_times, indices, index_layout, middle, is_open)
+        is_later = time > limit
         high = tl.where(is_open & is_later, middle, high)
         low = tl.where(is_open & (is_later == 0), middle + 1, low)
     return low
@@ -55,7 +66,9 @@ def first_later(
 def allowed_ranges(
     indptr: tl.tensor,
     indices: tl.tensor,
+    index_layout: tl.tensor,
     edge_times: tl.tensor,
+    time_layout: tl.tensor,
     source_times: tl.tensor,
     nodes: tl.tensor,
     count: tl.tensor,
@@ -77,13 +90,13 @@ def allowed_ranges(
     least = tl.full([BLOCK], _LEAST, tl.int64)
     shift = tl.full([], 0, tl.int64) + after
     latest = tl.where(limit < least - shift, least, limit + shift)
-    last = first_later(edge_times, source_times, indices, begin, end, latest)
+    last = first_later(edge_times, time_layout, source_times, indices, index_layout, begin, end, latest)
     first = begin
     if WINDOW:
         shift = tl.full([], 0, tl.int64) - before
         earliest = tl.where(limit < least - shift, least, limit + shift)
         bound = tl.where(earliest == least, least, earliest - 1)
-        above = first_later(edge_times, source_times, indices, begin, end, bound)
+        above = first_later(edge_times, time_layout, source_times, indices, index_layout, begin, end, bound)
         first = tl.minimum(tl.where(earliest == least, begin, above), last)
     if most >= 0:
         first = tl.maximum(first, last - most)
@@ -108,7 +121,8 @@ def time_ranges(
     before, after = (0, 0) if window is None else window
     launch(
         *(allowed_ranges, triton.cdiv(rows.capacity, _ROWS), rows.nodes),
-        *(csc.indptr, csc.indices, times.edges, times.sources, rows.nodes, rows.count, until, ranges),
+        *(csc.indptr, *kernel_operands(csc.indices), *kernel_operands(times.edges), times.sources),
+        *(rows.nodes, rows.count, until, ranges),
         *(before, after, most, csc.num_rows, rows.capacity),
         WINDOW=window is not None,
         BLOCK=_ROWS,
@@ -116,11 +130,13 @@ def time_ranges(
 
 
 _TYPES = {
-    **dict.fromkeys(("indptr", "edge_times", "source_times", "nodes", "until", "ranges"), "*i64"),
+    **dict.fromkeys(("indptr", "index_layout", "edge_times", "time_layout", "source_times"), "*i64"),
+    **dict.fromkeys(("nodes", "until", "ranges"), "*i64"),
     **dict.fromkeys(("indices", "count"), "*i32"),
     **dict.fromkeys(_UNSPECIALIZED, "i32"),
 }
-_EDGES_ONLY, _SOURCES_ONLY = {"source_times": None}, {"edge_times": None}
+_WHOLE = dict.fromkeys(("index_layout", "time_layout"))
+_EDGES_ONLY, _SOURCES_ONLY = {**_WHOLE, "source_times": None}, {**_WHOLE, "edge_times": None}
 VARIANTS = (
     Variant("times of edges", allowed_ranges, _TYPES, {**_EDGES_ONLY, "WINDOW": False, "BLOCK": _ROWS}),
     Variant("window of sources", allowed_ranges, _TYPES, {**_SOURCES_ONLY, "WINDOW": True, "BLOCK": _ROWS}),

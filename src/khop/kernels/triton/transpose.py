@@ -113,7 +113,7 @@ def put_in_order(
     is_hub = degree > RUN
     smaller = _smaller(listed, begin, tl.where(is_hub, 0, degree), edge, AHEAD)
     first = tl.full([EDGES], 1, tl.int64)
-    row = (first_above(indptr, first, first + num_rows, edge, is_edge) - 1).to(tl.int32)
+    row = (first_above(indptr, None, first, first + num_rows, edge, is_edge) - 1).to(tl.int32)
     tl.store(rows + begin + smaller, row, mask=is_edge & (is_hub == 0))
     tl.store(edge_rows + edge, row, mask=is_edge & is_hub)
 

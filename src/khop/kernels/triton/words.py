@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from khop.kernels.triton.rows import entry_at
+
 WIDE_DEGREE = tl.constexpr(1 << 20)  # rows of at least this degree use 64-bit draws
 _WEYL = tl.constexpr(0x9E3779B97F4A7C15)
 _FIRST_FACTOR = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -96,15 +98,23 @@ def draw_below(
 
 @triton.jit
 def first_above(
-    values: tl.tensor, begin: tl.tensor, end: tl.tensor, bound: tl.tensor, live: tl.tensor
+    values: tl.tensor,
+    layout: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    bound: tl.tensor,
+    live: tl.tensor,
 ) -> tl.tensor:
-    """Return the first position above `bound` in each range [begin, end) of nondecreasing values."""
+    """Return the first position above `bound` in each range [begin, end) of nondecreasing values.
+
+    `layout` is None, or that of divided values: see `entry_at`.
+    """
     low = tl.where(live, begin, 0)
     high = tl.where(live, end, 0)
     while tl.max((low < high).to(tl.int32), 0) > 0:
         is_open = low < high
         middle = (low + high) >> 1
-        is_above = tl.load(values + middle, mask=is_open, other=0) > bound
+        is_above = tl.load(entry_at(values, layout, middle, is_open), mask=is_open, other=0) > bound
         high = tl.where(is_open & is_above, middle, high)
         low = tl.where(is_open & (is_above == 0), middle + 1, low)
     return low
@@ -170,19 +180,23 @@ def next_pick(picks: tl.tensor, last: tl.tensor, K: tl.constexpr, TILED: tl.cons
 
 
 @triton.jit
-def edge_weight(sums: tl.tensor, edge: tl.tensor, first: tl.tensor, live: tl.tensor) -> tl.tensor:
+def edge_weight(
+    sums: tl.tensor, layout: tl.tensor, edge: tl.tensor, first: tl.tensor, live: tl.tensor
+) -> tl.tensor:
     """Return the weight of each edge, int64, and the sum of the row's weights before it.
 
     `first` is the row's first edge.
     """
-    before = tl.load(sums + edge - 1, mask=live & (edge > first), other=0)
-    return tl.load(sums + edge, mask=live, other=0) - before, before
+    is_later = live & (edge > first)
+    before = tl.load(entry_at(sums, layout, edge - 1, is_later), mask=is_later, other=0)
+    return tl.load(entry_at(sums, layout, edge, live), mask=live, other=0) - before, before
 
 
 @triton.jit
 def weight_of_picks(
     picks: tl.tensor,
     sums: tl.tensor,
+    layout: tl.tensor,
     begin: tl.tensor,
     first: tl.tensor,
     live: tl.tensor,
@@ -192,11 +206,11 @@ def weight_of_picks(
     """Return the weight of all picks of each live row, int64. Picks count from `begin`."""
     if TILED:
         is_pick = (picks >= 0) & live[:, None]
-        weight, _ = edge_weight(sums, begin[:, None] + picks, first[:, None], is_pick)
+        weight, _ = edge_weight(sums, layout, begin[:, None] + picks, first[:, None], is_pick)
         total = tl.sum(weight, 1)
     else:
         total = begin * 0
         for i in tl.static_range(K):
-            weight, _ = edge_weight(sums, begin + picks[i], first, live & (picks[i] >= 0))
+            weight, _ = edge_weight(sums, layout, begin + picks[i], first, live & (picks[i] >= 0))
             total += weight
     return total

@@ -45,7 +45,7 @@ class StorePlace(StrEnum):
     """Memory of a store, from the fastest for the GPU to the slowest."""
 
     DEVICE = "device"  # memory of the GPU
-    SHARDED = "sharded"  # memory of all GPUs of the machine, a part of the rows in each (columns only)
+    SHARDED = "sharded"  # memory of all GPUs of the machine, a part of the rows or edges in each
     PINNED = "pinned"  # host memory that the GPU reads
     HOST = "host"  # host memory that the CPU reads
     MAPPED = "mapped"  # the graph's files, which the CPU reads as memory
@@ -122,10 +122,10 @@ class DevicePlacement:
     ) -> DevicePlacement:
         """Check a request as users write it; "auto" leaves a store to the plan."""
         wanted = _place("topology", topology)
-        if wanted in (StorePlace.SHARDED, StorePlace.MAPPED, StorePlace.DISK):
+        if wanted in (StorePlace.MAPPED, StorePlace.DISK):
             raise ValueError(
                 f'topology "{wanted}": is a place of columns; edges are in memory, or mapped with '
-                'topology="host"; give "device", "pinned", "host" or "auto"'
+                'topology="host"; give "device", "sharded", "pinned", "host" or "auto"'
             )
         named = as_mapping(columns, lambda place: {ALL: place})
         places = {name: _place(_of("columns", name), place) for name, place in named.items()}

@@ -47,12 +47,12 @@ class StoreSizes:
     num_nodes: int  # of all types
     unread: StorePlace = StorePlace.HOST  # where a column stays that the CPU reads: HOST, or MAPPED
     on_disk: frozenset[str] = frozenset()  # columns that stay on disk instead, because memory has no room
-    shards: int = 1  # ranks of the machine that divide the rows of a sharded column
+    shards: int = 1  # ranks of the machine that divide a sharded store
+    of_edges: int = 0  # of the topology, bytes that ranks divide: arrays with an entry per edge
 
-    def steps(self, topology: bool = False) -> tuple[StorePlace, ...]:
+    def steps(self) -> tuple[StorePlace, ...]:
         """Return the places that a plan tries for a store, in this order, before the CPU reads it."""
-        is_divided = self.shards > 1 and not topology
-        return tuple(place for place in _STEPS if is_divided or place is not StorePlace.SHARDED)
+        return tuple(place for place in _STEPS if self.shards > 1 or place is not StorePlace.SHARDED)
 
     def unread_place(self, column: str) -> StorePlace:
         """Return the place of a column that the CPU reads."""
@@ -103,9 +103,9 @@ class MemoryPlan:
     @property
     def bytes_on_device(self) -> int:
         """Bytes that the plan takes on the card."""
-        stores = self._bytes_in(StorePlace.DEVICE) + -(
-            -self._bytes_in(StorePlace.SHARDED) // self.sizes.shards
-        )
+        divided, is_divided = self._bytes_in(StorePlace.SHARDED), self.topology is StorePlace.SHARDED
+        whole = self.sizes.topology - self.sizes.of_edges if is_divided else 0  # on every rank
+        stores = self._bytes_in(StorePlace.DEVICE) + whole - (whole - divided) // self.sizes.shards
         stamps = STAMP_BYTES * self.sizes.num_nodes if self.topology.is_read_by_gpu else 0
         slots = sum(SLOT_BYTES * self.sizes.rows[name] for name in self.caches)
         return stores + stamps + slots + sum(self.caches.values()) + self.work.total
@@ -167,11 +167,7 @@ def _improved(plan: MemoryPlan, free: FreeMemory) -> MemoryPlan:
     request, sizes = plan.request, plan.sizes
     if request.topology is None:
         plan = next(
-            (
-                better
-                for place in sizes.steps(topology=True)
-                if (better := replace(plan, topology=place)).fits(free)
-            ),
+            (better for place in sizes.steps() if (better := replace(plan, topology=place)).fits(free)),
             plan,
         )
     for name in sorted(sizes.columns, key=lambda name: (sizes.columns[name], name)):
@@ -193,11 +189,11 @@ def _smaller(plan: MemoryPlan) -> MemoryPlan | None:
         there = [(size, name) for size, name in stores if plan.columns[name] is memory]
         if there:
             name = max(there)[1]
-            places = (*sizes.steps(), sizes.unread_place(name))
-            return replace(plan, columns={**plan.columns, name: places[places.index(memory) + 1]})
+            after = (*sizes.steps(), sizes.unread_place(name))
+            return replace(plan, columns={**plan.columns, name: after[after.index(memory) + 1]})
         if request.topology is None and plan.topology is memory:
-            is_on_card = memory is StorePlace.DEVICE
-            return replace(plan, topology=StorePlace.PINNED if is_on_card else StorePlace.HOST)
+            places = (*sizes.steps(), StorePlace.HOST)
+            return replace(plan, topology=places[places.index(memory) + 1])
     return None
 
 
@@ -233,7 +229,7 @@ def _remedy(plan: MemoryPlan) -> str:
         return f'give columns={{{name!r}: "pinned"}}'
     if plan.caches:
         return "give a smaller cache"
-    if plan.topology is StorePlace.DEVICE:
+    if plan.topology in (StorePlace.DEVICE, StorePlace.SHARDED):
         return 'give topology="pinned"'
     return "use a smaller batch or model, or another GPU"
 

@@ -16,7 +16,8 @@ from khop.graph.features.row_cache import DiskTable
 from khop.graph.features.store import FeatureStore
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, copied_columns, disk_columns, feature_columns
-from khop.graph.store import CscGraph, stored_graph
+from khop.graph.needs import ArrayStore
+from khop.graph.store import CscGraph, stored_graph, with_stored_indices
 from khop.kernels.gather import Shards
 from khop.kernels.memory import padded_pitch
 from khop.loading.device.device_memory import (
@@ -102,7 +103,7 @@ def placed_stores(
 ) -> PlacedStores:
     """Copy stores to where a request or its plan keeps them, and say in one line what was chosen and why.
 
-    With `machine`, its ranks share pinned copies and divide sharded columns, and the call is collective. If
+    With `machine`, its ranks share pinned copies and divide sharded stores, and the call is collective. If
     an allocation fails, the next plan is tried. ValueError if a requested store fits nowhere, if kernels
     cannot run on the device, or if an array is damaged.
     """
@@ -124,7 +125,7 @@ def placed_stores(
         if machine is not None and not machine.all_say(int(stored is not None)) and stored is not None:
             stored, why = None, "a larger placement failed on another rank of this machine"
         if stored is not None and machine is not None and sizes.shards > 1:
-            stored = _connected(stored, memory, machine, of_nodes)
+            stored = _connected(stored, edges, memory, machine)
             why = why if stored is not None else "a GPU cannot open the memory of another"
         if stored is not None:
             return replace(stored, line=plan.line(free, why))
@@ -136,9 +137,10 @@ def placed_stores(
 
 def store_sizes(edges: CscGraph, columns: NodeColumns, conditions: Conditions) -> StoreSizes:
     """Return the bytes of a graph's stores, as they are when placed."""
-    topology = sum(csc.indptr.nbytes + csc.indices.nbytes for csc in edges.edges.values())
-    topology += sum(ids.nbytes for ids in edges.originals.values())
-    topology += conditions.arrays_of_rule * _ARRAY_BYTES * sum(csc.num_edges for csc in edges.edges.values())
+    of_edges = sum(csc.indices.nbytes for csc in edges.edges.values())
+    of_edges += conditions.arrays_of_rule * _ARRAY_BYTES * sum(csc.num_edges for csc in edges.edges.values())
+    of_nodes = sum(csc.indptr.nbytes for csc in edges.edges.values())
+    of_nodes += sum(ids.nbytes for ids in edges.originals.values())
     num_bytes: dict[str, int] = {}
     rows: dict[str, int] = {}
     for of_type in columns.values():
@@ -148,7 +150,15 @@ def store_sizes(edges: CscGraph, columns: NodeColumns, conditions: Conditions) -
             num_bytes[name] = num_bytes.get(name, 0) + column.shape[0] * row_bytes
             rows[name] = rows.get(name, 0) + column.shape[0]
     unread = StorePlace.MAPPED if conditions.is_mapped else StorePlace.HOST
-    return StoreSizes(topology, num_bytes, rows, sum(edges.counts.values()), unread, conditions.on_disk)
+    return StoreSizes(
+        of_nodes + of_edges,
+        num_bytes,
+        rows,
+        sum(edges.counts.values()),
+        unread,
+        conditions.on_disk,
+        of_edges=of_edges,
+    )
 
 
 def _sharing(
@@ -182,10 +192,16 @@ def _stored(
     memory: DeviceMemory,
     machine: MachineRanks | None,
 ) -> PlacedStores:
-    """Copy the stores of a plan, and of a sharded column the rows of this rank."""
+    """Copy the stores of a plan, and of sharded ones the rows and edges of this rank."""
     on_device = None
-    if plan.topology.is_read_by_gpu:
-        on_device = stored_graph(edges, partial(memory.stored, place=plan.topology))
+    if plan.topology is StorePlace.SHARDED:
+        whole = partial(memory.stored, place=StorePlace.DEVICE)
+        on_device = stored_graph(
+            edges, ArrayStore(whole, lambda array: memory.stored_rows(*_part(array, plan.topology, machine)))
+        )
+    elif plan.topology.is_read_by_gpu:
+        whole = partial(memory.stored, place=plan.topology)
+        on_device = stored_graph(edges, ArrayStore(whole, whole))
     copies: dict[NodeType, dict[str, Tensor | Shards]] = {
         node_type: {
             name: memory.stored_rows(*_part(column, plan.columns[name], machine))
@@ -200,7 +216,7 @@ def _stored(
 
 
 def _part(column: Tensor, place: StorePlace, machine: MachineRanks | None) -> tuple[Tensor, StorePlace]:
-    """Return the rows of a column that this rank stores, and where."""
+    """Return the rows of a column, or entries of an array, that this rank stores, and where."""
     if place is not StorePlace.SHARDED or machine is None:
         return column, StorePlace.DEVICE if place is StorePlace.SHARDED else place
     each = -(-column.shape[0] // machine.count)
@@ -208,13 +224,16 @@ def _part(column: Tensor, place: StorePlace, machine: MachineRanks | None) -> tu
 
 
 def _shards(request: DevicePlacement, memory: DeviceMemory, machine: MachineRanks) -> int:
-    """Return the number of ranks that can divide a column: 1 if a GPU of the machine cannot read another."""
+    """Return the number of ranks that can divide a store: 1 if a GPU of the machine cannot read another."""
     if memory.reaches(machine):
         return machine.count
-    if StorePlace.SHARDED in request.columns.values():
+    asked = ["topology"] if request.topology is StorePlace.SHARDED else []
+    asked += ["columns"] if StorePlace.SHARDED in request.columns.values() else []
+    if asked:
         raise ValueError(
-            f'{request.device}: columns "sharded": the GPUs of this machine cannot read each other, or each '
-            'rank sees one GPU alone; give "device" or "pinned", or start the ranks by khop train --procs'
+            f'{request.device}: {" and ".join(asked)} "sharded": the GPUs of this machine cannot read each '
+            'other, or each rank sees one GPU alone; give "device" or "pinned", or start the ranks by '
+            "khop train --procs"
         )
     return 1
 
@@ -226,39 +245,81 @@ def _least_free(free: FreeMemory, machine: MachineRanks) -> FreeMemory:
 
 
 def _connected(
-    stores: PlacedStores, memory: DeviceMemory, machine: MachineRanks, columns: NodeColumns
+    stores: PlacedStores, edges: CscGraph, memory: DeviceMemory, machine: MachineRanks
 ) -> PlacedStores | None:
-    """Open the rows of other ranks in sharded columns. Collective. None if a rank of the machine cannot."""
-    names = [
-        (node_type, name)
-        for node_type, of_type in stores.columns.items()
-        for name in of_type
-        if stores.plan.columns[name] is StorePlace.SHARDED
-    ]
-    if not names:
+    """Open the rows and edges of other ranks in sharded stores. Collective. None if a rank cannot."""
+    counts, plan = edges.counts, stores.plan
+    rows = {
+        (t, name): (cast("Tensor", table), counts[t])
+        for t, of_type in stores.columns.items()
+        for name, table in of_type.items()
+        if plan.columns[name] is StorePlace.SHARDED
+    }
+    indices = {}
+    if stores.edges is not None and plan.topology is StorePlace.SHARDED:
+        indices = {t: (csc.indices, edges.csc(t).num_edges) for t, csc in stores.edges.edges.items()}
+    if not rows and not indices:
         return stores
-    own = [cast("Tensor", stores.columns[node_type][name]) for node_type, name in names]
+    found = _shards_of(memory, machine, [*rows.values(), *indices.values()])
+    if found is None:
+        return None
+    tables = dict(zip([*rows, *indices], found, strict=True))
+    columns = {
+        t: {name: tables.get((t, name), table) for name, table in of_type.items()}
+        for t, of_type in stores.columns.items()
+    }
+    if stores.edges is None or not indices:
+        return replace(stores, columns=columns)
+    divided = {t: cast("Tensor", tables[t]) for t in indices}  # as columns: see `PlacedStores.features`
+    array_store = ArrayStore(
+        partial(memory.stored, place=StorePlace.DEVICE), partial(_divided, memory, machine)
+    )
+    return replace(
+        stores, columns=columns, edges=with_stored_indices(edges, stores.edges, divided, array_store)
+    )
+
+
+def _divided(memory: DeviceMemory, machine: MachineRanks, array: Tensor) -> Tensor:
+    """Divide an array of edges among the ranks of a machine. Collective; an error is raised on all ranks."""
+    own, why = None, "a GPU cannot open the memory of another, or ranks need other arrays"
     try:
-        said = json.dumps([memory.exported(rows) if rows.shape[0] else "" for rows in own])
-    except RuntimeError:
-        said = ""
-    texts, found = machine.texts(said), None
-    if all(texts):
-        exported = zip(*map(json.loads, texts), strict=True)
-        counts = [columns[node_type][name].shape[0] for node_type, name in names]
-        with suppress(RuntimeError):
-            tables = [
-                _opened(memory, machine.rank, *each) for each in zip(own, exported, counts, strict=True)
-            ]
-            found = {t: dict(of_type) for t, of_type in stores.columns.items()}
-            for (node_type, name), table in zip(names, tables, strict=True):
-                found[node_type][name] = table
-    is_whole = machine.all_say(int(found is not None))
-    return replace(stores, columns=found) if found is not None and is_whole else None
+        own = memory.stored_rows(*_part(array, StorePlace.SHARDED, machine))
+    except OUT_OF_MEMORY as error:
+        why = str(error).splitlines()[0]
+    found = _shards_of(memory, machine, None if own is None else [(own, array.shape[0])])
+    if found is None:
+        raise ValueError(
+            f"{memory.device}: an array of {array.shape[0]:,} edges could not be divided among the GPUs of "
+            f'this machine: {why}. Give topology "pinned" or "host"'
+        )
+    return cast("Tensor", found[0])
 
 
-def _opened(memory: DeviceMemory, rank: int, own: Tensor, texts: Sequence[str], count: int) -> Shards:
-    """Return a column of `count` rows: those of this rank, and those that other ranks have exported."""
+def _shards_of(
+    memory: DeviceMemory, machine: MachineRanks, parts: Sequence[tuple[Tensor, int]] | None
+) -> list[Shards] | None:
+    """Open the parts that other ranks have of some tables. Collective. None on all ranks if one cannot.
+
+    `parts` are this rank's rows of each table, and the number of rows of the table; None if it has none.
+    """
+    said, found = "", None
+    with suppress(RuntimeError):
+        if parts is not None:
+            counts = [count for _, count in parts]
+            exported = [memory.exported(own) if own.shape[0] else "" for own, _ in parts]
+            said = json.dumps([counts, exported])
+    texts = machine.texts(said)
+    if parts is not None and all(texts):
+        told = [json.loads(text) for text in texts]
+        if all(counts == told[0][0] for counts, _ in told):
+            with suppress(RuntimeError):
+                of_parts = zip(parts, zip(*(exported for _, exported in told), strict=True), strict=True)
+                found = [_opened(memory, machine.rank, *part, each) for part, each in of_parts]
+    return found if machine.all_say(int(found is not None)) and found is not None else None
+
+
+def _opened(memory: DeviceMemory, rank: int, own: Tensor, count: int, texts: Sequence[str]) -> Shards:
+    """Return a table of `count` rows: those of this rank, and those that other ranks have exported."""
     shape, each = own.shape[1:], -(-count // len(texts))
     strides = (padded_pitch(shape.numel(), own.dtype), *own.stride()[1:])
     tables = []

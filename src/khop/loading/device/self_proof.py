@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from khop.batch import Sample
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.graph.needs import Arrays
+from khop.graph.needs import Arrays, ArrayStore
 from khop.graph.rule import Hop, Rule, RuleBase
-from khop.graph.store import CscGraph, csc_graph_from_edges
+from khop.graph.store import CscGraph, csc_graph_from_edges, stored_graph
 from khop.kernels.card import CardAnswers, card_key
 from khop.kernels.choice import distrust, kernel_errors, reason_of
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.kernels.gather import Copies, GatheredColumn, gather_columns
+from khop.kernels.gather import Copies, GatheredColumn, Shards, gather_columns
 from khop.kernels.memory import empty_rows
 from khop.kernels.sample_reference import sample_smallest_reference
 from khop.kernels.segment import segment_max, segment_mean, segment_sum, transpose
@@ -129,6 +130,8 @@ def checks_of(sampler: KernelSampler, arrays: Mapping[EdgeType, EdgeArrays], *, 
     found |= {"all neighbors": None} if min(fanouts, default=0) < 0 else {}
     found |= {"times": None} if any(each.limits is not None for each in arrays.values()) else {}
     found |= {"trees": None} if sampler.neighbors.is_disjoint else {}
+    is_divided = any(isinstance(each.csc.indices, Shards) for each in arrays.values())
+    found |= {"divided edges": None} if is_divided else {}
     found |= {"excluded edges": None} if excludes else {}
     return list(found)
 
@@ -197,11 +200,13 @@ class _Draws:
     is_simple: bool = False  # the graph has no parallel edges
     is_timed: bool = False  # seeds have time limits
     excludes: bool = False  # some edges are left out
+    is_divided: bool = False  # kernels read the edges in two pieces
 
     def __call__(self, device: torch.device, by: By) -> Iterator[Compared]:
         """Yield the results of both, in the order in which kernels compute them."""
         graph = _simple_graph() if self.is_simple else _graph()
-        sampler = NeighborSampler(graph, [self.fanout] * self.hops, rule=self.rule, trees=self.trees)
+        hops = [self.fanout] * self.hops
+        sampler = NeighborSampler(graph, hops, rule=self.rule, trees=self.trees)
         ids = torch.arange(self.seeds) * 7 % NODES
         times = {NODE: torch.arange(ids.numel()) * 5 % 90} if self.is_timed else None
         seeds = Seeds({NODE: ids}, {NODE: torch.arange(ids.numel())}, times)
@@ -213,6 +218,9 @@ class _Draws:
         capacities = measured_capacities(sampler, [(seeds, KEY)])
         capacities = replace(capacities, excluded={t: pairs.shape[1] for t, pairs in excluded.items()})
         with by():
+            if self.is_divided:
+                pieces = stored_graph(graph, ArrayStore(partial(Tensor.to, device=device), _in_two(device)))
+                sampler = NeighborSampler(pieces, hops, rule=self.rule, trees=self.trees)
             batch = DeviceBatch(BatchPlan(sampler, capacities, device))
             batch.write(seeds, KEY, excluded)
             batch.launch()
@@ -226,6 +234,16 @@ class _Draws:
         for ours, theirs in zip(found.blocks, wanted.blocks, strict=True):
             yield Compared(self.edges, ours.adjacency.indptr, theirs.adjacency.indptr)
             yield Compared(self.edges, ours.adjacency.indices, theirs.adjacency.indices)
+
+
+def _in_two(device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return a function that copies an array to a device in two pieces, as two ranks have it."""
+
+    def divided(array: Tensor) -> Tensor:
+        halves = [half.to(device, copy=True) for half in array.split(array.shape[0] // 2)]
+        return cast("Tensor", Shards.of(halves, device))  # kernels read both
+
+    return divided
 
 
 def _drawn(draw: SlotDraw | RowDraw, rows: int) -> tuple[Tensor, Tensor]:
@@ -339,5 +357,6 @@ CHECKS: Mapping[str, Check] = {
     "times": _Draws("time_ranges", Temporal("time"), numbers="hash_table", is_timed=True),
     "trees": _Draws("sample_uniform", trees="disjoint", numbers="hash_table"),
     "excluded edges": _Draws("exclude_edges", excludes=True),
+    "divided edges": _Draws("sample_uniform", is_divided=True),
 }
 BASE = ("gathers", "uniform draws", "means of edges", "edges of a hub")  # of all runs with batches of a GPU

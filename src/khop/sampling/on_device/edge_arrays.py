@@ -14,6 +14,7 @@ from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.edge_times import EdgeTimes
+from khop.kernels.philox import SourceNumbers
 from khop.kernels.segment import searched_rows
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder
 from khop.kernels.triton.sample_uniform import most_picks as most_uniform
@@ -103,9 +104,9 @@ def _weighs_degrees(request: DrawRequest) -> bool:
 
 def _order(request: DrawRequest, hop: Hop, device: torch.device) -> SourceOrder | EdgeOrder:
     """Return the order of a rule that takes the first edges of rows; the numbers are those of each batch."""
-    if isinstance(request.order, Tensor):
-        return EdgeOrder(request.order.to(device))
     assert request.order is not None
+    if not isinstance(request.order, SourceNumbers):
+        return EdgeOrder(request.order.to(device))
     if request.order.period > 1:
         raise ValueError(f"{hop.rule}: numbers of several steps have no kernel; use kappa=1, or the CPU")
     if request.has_parallel is not None:

@@ -222,6 +222,7 @@ class RelationCounts(RuleNeed[Tensor]):
     """The number of edges of the row with the same value of a column, int32 (edges)."""
 
     of_integers = True
+    by_edge = True
 
     def made(self, arrays: RuleArrays) -> Tensor | None:
         """Count them; None without the column."""

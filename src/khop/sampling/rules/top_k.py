@@ -22,6 +22,8 @@ from khop.schema import EdgeType, Schema
 class Descending(RuleNeed[Tensor]):
     """Numbers that sort a column of the edges from its largest value, int64 (edges)."""
 
+    by_edge = True
+
     def made(self, arrays: RuleArrays) -> Tensor | None:
         """Compute the numbers; None without the column."""
         edge_type, column = self.edge_type, self.column
