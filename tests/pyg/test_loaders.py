@@ -14,10 +14,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch_geometric import loader as pyg_loader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NumNeighbors
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    NumNeighbors,
+    SamplerOutput,
+)
 
 import khop.pyg
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
@@ -90,6 +99,48 @@ def test_sorted_edges_are_taken_as_they_lie() -> None:
     assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
     with pytest.raises(ValueError, match="is_sorted is set, but the destination of edge 2 is"):
         NeighborLoader(plain(), [3], is_sorted=True)
+    data.time = torch.arange(data.num_nodes)
+    message = r"is_sorted is set, but the time of edge \d+ is 0, after 399: sort edges .* leave is_sorted out"
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(data, [3], is_sorted=True, time_attr="time")
+
+
+class _Fixed(BaseSampler):
+    """A sampler from outside, which gives the edge of node 1 to node 0 and leaves all other types out."""
+
+    edge_permutation = None
+
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        raise NotImplementedError
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> SamplerOutput | HeteroSamplerOutput:
+        ends = torch.tensor([1]), torch.tensor([0]), torch.tensor([0])
+        metadata = (index.input_id, index.time)
+        if index.input_type is None:
+            output = SamplerOutput(index.node, *ends, metadata=metadata)
+        else:
+            by_type = ({("a", "to", "a"): end} for end in ends)
+            output = HeteroSamplerOutput({"a": index.node}, *by_type, metadata=metadata)
+        return output.to_bidirectional(keep_orig_edges=True)
+
+
+def test_batches_of_a_sampler_from_outside_are_those_of_torch_geometric() -> None:
+    data = HeteroData({"a": {"x": torch.rand(3, 2)}, "b": {"x": torch.rand(4, 2)}})
+    for edge_type in (("a", "to", "a"), ("a", "at", "b")):
+        data[edge_type].edge_index = torch.tensor([[1, 0], [0, 1]])
+        data[edge_type].edge_attr = torch.rand(2, 3)
+    seeds = torch.tensor([0, 1])
+    for given, nodes in ((data, ("a", seeds)), (ring(4, 2), seeds)):
+        settings = {"input_nodes": nodes, "neighbor_sampler": _Fixed(), "batch_size": 2}
+        loaders = NeighborLoader, pyg_loader.NeighborLoader
+        ours, theirs = (next(iter(of(given, [1], **settings))) for of in loaders)
+        for batch, expected in zip(ours.stores, theirs.stores, strict=True):
+            assert str(batch.to_dict()) == str(expected.to_dict())
+            edges = [getattr(each, "_orig_edge_index", None) for each in (batch, expected)]
+            assert str(edges[0]) == str(edges[1])
+    assert ours._orig_edge_index.tolist() == [[1], [0]]
 
 
 def test_a_sampler_is_shared_and_changed_as_data_modules_do() -> None:

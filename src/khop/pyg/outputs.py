@@ -230,12 +230,12 @@ class Columns:
 
     def batch(self, output: Output, permutations: object) -> Batch:
         """Return a copy of the data with the sampled rows, n_id, e_id, batch, and counts of the sample."""
-        parts = _Parts.of(output, permutations)
+        parts = _Parts.of(self.data, output, permutations)
         batch = copy.copy(self.data)
         for owner in self.counted:
-            owner_of(batch, owner).num_nodes = parts.node_ids(owner).numel()
+            owner_of(batch, owner).num_nodes = parts.nodes[owner].numel()
         for column in self.of_nodes:
-            owner_of(batch, column.owner)[column.name] = _rows(column, parts.node_ids(column.owner))
+            owner_of(batch, column.owner)[column.name] = _rows(column, parts.nodes[column.owner])
         for owner in self.connected:
             like = owner_of(self.data, owner).edge_index
             dtype = torch.int32 if like.dtype == torch.int32 else torch.int64
@@ -249,7 +249,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A sampler's output by type, with edges numbered as in the data."""
+    """A sampler's output by type, with edges numbered as in the data. Types that it leaves out are empty."""
 
     nodes: Mapping[Key, Tensor]
     rows: Mapping[Key, Tensor]
@@ -258,24 +258,23 @@ class _Parts:
     attributes: Mapping[str, Mapping[Key, Any]]
 
     @classmethod
-    def of(cls, output: Output, permutations: Any) -> _Parts:
+    def of(cls, data: Batch, output: Output, permutations: Any) -> _Parts:
         named = ("batch", "num_sampled_nodes", "num_sampled_edges")
+        directed = {"_orig_edge_index": _directed(output)}  # of `to_bidirectional(keep_orig_edges=True)`
         if isinstance(output, SamplerOutput):
             edge_ids: dict[Key, Tensor | None] = {None: _original(output.edge, permutations)}
             attributes: dict[str, dict[Key, Any]] = {name: {None: getattr(output, name)} for name in named}
-            return cls({None: output.node}, {None: output.row}, {None: output.col}, edge_ids, attributes)
-        known = permutations or {}
+            ends = {None: output.row}, {None: output.col}
+            return cls({None: output.node}, *ends, edge_ids, attributes | directed)
+        known, nothing = permutations or {}, torch.empty(0, dtype=torch.int64)
+        without = dict.fromkeys((t for t in data.edge_types if t not in output.row), nothing)
         edge_ids = {t: _original(ids, known.get(t)) for t, ids in (output.edge or {}).items()}
         attributes = {name: getattr(output, name) or {} for name in named}
-        return cls(output.node, output.row, output.col, edge_ids, attributes)
-
-    def node_ids(self, owner: Key) -> Tensor:
-        """Return the sampled nodes; empty if the type was not sampled."""
-        return self.nodes.get(owner, torch.empty(0, dtype=torch.int64))
+        nodes = dict.fromkeys(data.node_types, nothing) | output.node
+        rows, cols = without | output.row, without | output.col
+        return cls(nodes, rows, cols, without | edge_ids, attributes | directed)
 
     def edge_index(self, owner: Key) -> Tensor:
-        if owner not in self.rows:
-            return torch.empty(2, 0, dtype=torch.int64)
         return side_by_side(self.rows[owner], self.cols[owner])
 
     def attach(self, batch: Batch) -> None:
@@ -319,6 +318,16 @@ def num_bytes(batch: object) -> int:
         return 0
     values = (value for storage in batch.stores for value in storage.values())
     return sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+
+def _directed(output: Output) -> dict[Key, Tensor]:
+    """Return the edges before they were made bidirectional, if the output has them."""
+    rows, cols = output.orig_row, output.orig_col
+    if rows is None or cols is None:
+        return {}
+    if isinstance(output, SamplerOutput):
+        return {None: torch.stack([rows, cols])}
+    return {edge_type: torch.stack([rows[edge_type], cols[edge_type]]) for edge_type in rows}
 
 
 def _original(edge_ids: Tensor | None, permutation: Tensor | None) -> Tensor | None:

@@ -249,7 +249,7 @@ def _csc(
     edge_index = storage.edge_index if "edge_index" in storage else torch.empty(2, 0, dtype=torch.int64)
     sources, destinations = edge_index.as_subclass(Tensor).detach().cpu().contiguous()
     if is_sorted:
-        return _sorted_csc(sources, destinations, *limits), None
+        return _sorted_csc(sources, destinations, limits, times), None
     return _built(sources, destinations, limits, times)
 
 
@@ -266,10 +266,10 @@ def _built(
     return csc, earliest[order]
 
 
-def _sorted_csc(sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int) -> Csc:
+def _sorted_csc(sources: Tensor, destinations: Tensor, limits: tuple[int, int], times: Tensor | None) -> Csc:
     """Make a CSC of sorted edges without a copy of the sources."""
-    check_ids(sources, num_sources, "source")
-    check_ids(destinations, num_destinations, "destination")
+    check_ids(sources, limits[0], "source")
+    check_ids(destinations, limits[1], "destination")
     falls = (destinations[1:] < destinations[:-1]).nonzero()
     if falls.numel():
         at = int(falls[0]) + 1
@@ -277,7 +277,15 @@ def _sorted_csc(sources: Tensor, destinations: Tensor, num_sources: int, num_des
             f"is_sorted is set, but the destination of edge {at} is {int(destinations[at])}, after "
             f"{int(destinations[at - 1])}: sort edges by destination, or leave is_sorted out"
         )
-    counts = torch.bincount(destinations, minlength=num_destinations)
+    if times is not None:
+        falls = ((destinations[1:] == destinations[:-1]) & (times[1:] < times[:-1])).nonzero()
+        if falls.numel():
+            at = int(falls[0]) + 1
+            raise ValueError(
+                f"is_sorted is set, but the time of edge {at} is {int(times[at])}, after "
+                f"{int(times[at - 1])}: sort edges by destination and then by time, or leave is_sorted out"
+            )
+    counts = torch.bincount(destinations, minlength=limits[1])
     return Csc(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), sources)
 
 
