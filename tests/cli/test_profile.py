@@ -80,6 +80,18 @@ def test_a_run_that_was_trained_can_be_profiled_and_stays_as_it_was(
     assert {path: path.read_bytes() for path in Path("a").rglob("*") if path.is_file()} == before
 
 
+def test_a_graph_folder_and_a_preset_are_profiled_as_they_are_trained(
+    khop_command: Callable[..., Ran], learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = khop_command("profile", str(learnable), "--steps", "1", "--hidden", "4", "--out", "p")
+    assert done.code == 0, done.stderr
+    assert Path("p/trace.json").is_file()
+    Path("debian").mkdir()  # its name is that of a preset, which `khop train debian` trains
+    wrong = khop_command("profile", "debian", "--batch-size", "0")
+    assert wrong.stderr.startswith("khop: training.batch_size is 0")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -38,9 +38,10 @@ from khop.graph.remote import (
 )
 from khop.training.replace_folder import push_folder
 from run.test_relbench_tasks import LIMITS, write_database
-from support.commands import ENVIRONMENT
+from support.commands import ENVIRONMENT, train_here
 from support.object_store import REFUSED, SECRET, Bucket, Reply, between, s3_server
 from support.small_folders import write_learnable_graph
+from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
 IMPORTER = """
@@ -255,6 +256,23 @@ def test_the_command_works_on_a_store(
     assert predicted.code == 0, predicted.stderr
     assert pq.read_table(staged("s3://data/out/new.parquet")).num_rows == 2
     assert open_folder(staged("s3://data/graphs/g")).schema.node_types == ("user",)
+
+
+def test_profiles_and_recommendations_are_uploaded(
+    bucket: Bucket, khop_command: Command, tmp_path: Path
+) -> None:
+    shop = write_shop(tmp_path / "shop", users=30, items=20)
+    small = ("--fanouts", "2", "--layers", "1", "--hidden", "4", "--batch-size", "64", "--device", "cpu")
+    task = ("--task", "link-prediction", "--target", "user buys item", "--eval-negatives", "2")
+    words = ("--graph", str(shop), *small, *task)
+    profiled = khop_command("profile", *words, "--steps", "1", "--out", "s3://data/out/profile", "--json")
+    assert profiled.code == 0, profiled.stderr
+    assert json.loads(profiled.stdout)["profile"] == "s3://data/out/profile"
+    assert {"trace.json", "timeline.png", "config.toml"} <= set(bucket.names("out/profile"))
+    train_here(*words, "--epochs", "1", "--out", "run")
+    made = khop_command("recommend", "run", "-k", "3", "--out", "s3://data/out/recommended.parquet")
+    assert made.code == 0, made.stderr
+    assert pq.read_table(staged("s3://data/out/recommended.parquet")).num_rows == 90
 
 
 @pytest.mark.long

@@ -33,7 +33,7 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
-from khop.cli.stores import publishing
+from khop.cli.stores import published, publishing
 from khop.cli.terminal import fitting, say, say_next
 from khop.cli.trained import OwnFeatures, label_propagation_scores
 from khop.distributed.processes.group import Group, clock_offset, this_group
@@ -516,6 +516,7 @@ def _conclude_profile(
     write_whole(folder / TIMELINE, picture)
     write_config(folder, run.config)
     (folder / METRICS).unlink()  # a profile measures no epoch
+    published(folder)
     wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH)
     for table in profile_tables(profile.summary):
         wide.print(fitting(wide, table, *LEAST))
@@ -523,7 +524,7 @@ def _conclude_profile(
     say(console, f"Timeline: {folder / TIMELINE}; full trace: open {folder / TRACE} in ui.perfetto.dev")
     say_next(console, _trial(folder, profile.bottleneck))
     if request.as_json:
-        print(json.dumps(_outcome(folder, profile)))
+        print(with_urls(json.dumps(_outcome(folder, profile))))
 
 
 def _trial(folder: Path, found: Bottleneck) -> tuple[str, ...]:

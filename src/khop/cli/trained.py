@@ -487,6 +487,7 @@ def _concluded(
     if request.out is not None:
         columns = (_columns(piece, edge_type, names) for piece in counted())
         rows = write_parquet(request.out, columns)
+        published_files(request.out)
         return {"file": str(request.out), "rows": rows, **counts}
     users = [user for piece in counted() for user in _listed(run, piece, edge_type)]
     for user in users:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.arguments import read_run, written
+from khop.cli.arguments import is_graph_folder, read_run, written
 from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
 from khop.cli.options import Options, RunCommand, takes_groups, takes_run_options
 from khop.run.fields import run_fields
@@ -67,11 +67,10 @@ def _profile(
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}: must be at least 1 (--steps)")
-    is_folder = source is not None and Path(source).is_dir()
     packages = allow_code or ()
     run = (
-        read_run(Path(str(source)), packages, options)
-        if is_folder
+        read_run(Path(source), packages, options)
+        if source is not None and _names_a_run_folder(source)
         else written(source, options, "khop profile", packages)
     )
     raw = with_options(run, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
@@ -82,3 +81,10 @@ def _profile(
     from khop.cli.train import profile
 
     profile(Request(raw, steps, report.as_json), config, ranks)
+
+
+def _names_a_run_folder(source: str) -> bool:
+    """Return whether `source` is a run folder, or a folder that is neither a graph nor named as a preset."""
+    folder = Path(source)
+    is_other = is_graph_folder(folder) or source in preset_names()
+    return is_run_folder(folder) or (folder.is_dir() and not is_other)
