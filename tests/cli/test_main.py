@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -14,6 +15,8 @@ import typer
 import khop
 from cli.conftest import Ran
 from khop.cli import main
+from khop.graph.build import write_graph
+from khop.graph.tables import NodeTable
 
 Command = Callable[..., Ran]
 
@@ -31,6 +34,28 @@ def test_python_m_khop_is_the_command() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("encoding", "name", "printed"),
+    [
+        ("ascii", "größe".encode(), b"gr\\xf6\\xdfe"),
+        ("latin-1", "größe 数".encode(), "größe \\u6570".encode("latin-1")),
+        ("utf-8:strict", b"not utf-8 \xff", b"not utf-8 \xff"),
+    ],
+)
+def test_a_terminal_that_lacks_characters_gets_them_escaped(
+    tmp_path: Path, encoding: str, name: bytes, printed: bytes
+) -> None:
+    graph = write_graph(tmp_path / "g", {"a": NodeTable(2)}, {})
+    os.rename(os.fsencode(graph), os.fsencode(tmp_path) + b"/" + name)
+    done = subprocess.run(
+        [os.fsencode(sys.executable), b"-m", b"khop", b"info", name],
+        env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "1"},
+        cwd=tmp_path, capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(printed)
+
+
 def test_the_shell_can_complete_commands() -> None:
     environment = {
         **os.environ,

@@ -136,7 +136,7 @@ def test_an_error_of_a_component_is_not_called_a_bug_of_khop(
 
 def test_a_note_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    start.set_warnings_up()
+    start.set_output_up()
     for message in ("the zone is UTC", "the unit is s", "the zone is UTC"):
         warnings.showwarning(message, UserWarning, str(Path(khop.__file__)), 1)
     assert capsys.readouterr().err == "khop: the zone is UTC\nkhop: the unit is s\n"

@@ -18,7 +18,7 @@ from khop.api.launch import Permission, check_procs, launch, launched_by_others
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.progress import kernel_lines
-from khop.cli.start import INTERRUPTED, TERMINATED, set_warnings_up
+from khop.cli.start import INTERRUPTED, TERMINATED, set_output_up
 from khop.cli.terminal import bytes_bar
 from khop.distributed.processes.group import Group, this_group
 from khop.errors import Terminated, is_told
@@ -51,7 +51,7 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks
 
     Ctrl-C and SIGTERM end the command with the exit codes that shells use for them.
     """
-    count = None if launched_by_others() else ranks.procs or 1
+    count = 1 if ranks.procs is None and launched_by_others() is None else ranks.procs
     try:
         launch(
             partial(_watched, work),
@@ -118,13 +118,13 @@ def fitted_run_of_rank(
 def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container[str]) -> RawRun:
     """Adapt the run to this rank: set its GPU, and the thread counts that are not in `kept`.
 
-    Threads get the rank's share of the cores. Memory and warnings are set up too, because a spawned process
+    Threads get the rank's share of the cores. Memory and output are set up too, because a spawned process
     does not run the entry point.
     """
     if group.world_size == 1:
         return raw
     tune_memory()
-    set_warnings_up()
+    set_output_up()
     cores = cores_of_rank(group.local_world_size)
     threads = {"compute_threads": cores, "threads": sampler_threads(cores, device.type)}
     chosen = {name: count for name, count in threads.items() if name not in kept}

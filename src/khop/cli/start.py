@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -101,7 +102,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     # khop reports a lost rank in one sentence. Torch's logs would add C++ stack traces.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     tune_before_torch()
-    set_warnings_up()
+    set_output_up()
     try:
         with _ended_by_interrupts():
             command = import_module("khop.cli.main")
@@ -141,8 +142,21 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def set_warnings_up() -> None:
-    """Print warnings of khop like errors: one sentence, once, without file and line."""
+def set_output_up() -> None:
+    """Make stdout and stderr accept any text, and print warnings of khop as errors are printed.
+
+    Characters that the encoding of the terminal lacks are escaped. Bytes of file names that are not UTF-8 are
+    written unchanged.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            is_utf8 = stream.encoding.lower().replace("-", "") == "utf8"
+            stream.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
+    _set_warnings_up()
+
+
+def _set_warnings_up() -> None:
+    """Print a warning of khop as one sentence, once, without file and line."""
     as_python_does = warnings.showwarning
     printed: set[str] = set()  # Python forgets what it has shown when a library changes its filters
 
