@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,32 @@ def test_cluster_writes_the_graph_with_a_column(khop_command: Callable[..., Ran]
     wrong = khop_command("graph", "cluster", plain, str(tmp_path / "b"), "--clusters", "2", "--method", "zz")
     assert wrong.code == 2
     assert "method 'zz'" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sort", "--by", "time"),
+        ("resplit", "--ratio", "0.5,0.25,0.25"),
+        ("cluster", "--clusters", "2"),
+        ("walks", "--path", "a to a"),
+        ("split", "--links", "a to a"),
+        ("propagate", "--columns", "x", "--hops", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_printed_command_names_a_folder_with_a_blank_as_one_word(
+    khop_command: Callable[..., Ran], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    columns: dict[str, Any] = {"x": np.ones((8, 2), np.float32), "y": np.arange(8) % 2}
+    nodes = NodeTable(columns=columns, splits={"train": np.arange(8)}, num_classes={"y": 2})
+    edges = EdgeTable(np.arange(8), np.arange(8)[::-1].copy(), {"time": np.arange(8)})
+    given = write_graph(tmp_path / "a graph", {"a": nodes}, {("a", "to", "a"): edges})
+    out = tmp_path / "its copy"
+    done = khop_command("graph", words[0], str(given), str(out), *words[1:])
+    assert done.code == 0, done.stderr
+    printed = shlex.split(done.stdout.splitlines()[0].partition(": khop ")[2])
+    assert {str(out), str(out / "train")} & {*printed}
 
 
 def test_walks_write_an_edge_type_that_a_run_samples(

@@ -13,6 +13,7 @@ from khop.api.open_graph import open_graph
 from khop.api.partition import cluster_graph, partition_graph, walk_graph
 from khop.api.split_links import split_links
 from khop.cli.info import print_parts
+from khop.cli.lines import shell_word
 from khop.cli.terminal import bytes_bar, say_next, table_console, tell_next
 from khop.data.partition.describe import describe_parts
 from khop.data.partition.verify import verify_partition
@@ -58,7 +59,7 @@ def sort(graph: Path, out: Path, by: str) -> None:
     with bytes_bar() as notice:
         refuse_damage(folder, notice)
         save_graph(out, open_csc_graph(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
-    typer.echo(f"{out}: sorted by {by}. Show it: khop info {out}")
+    typer.echo(f"{out}: sorted by {by}. Show it: khop info {shell_word(str(out))}")
 
 
 def resplit(graph: Path, out: Path, ratio: str, label: str | None, node_type: str | None, seed: int) -> None:
@@ -71,14 +72,15 @@ def resplit(graph: Path, out: Path, ratio: str, label: str | None, node_type: st
     with bytes_bar() as notice:
         made = random_splits(graph, out, shares, node_type=node_type, label=label, seed=seed, notice=notice)
     counts = ", ".join(f"{name} {count:,}" for name, count in made.items())
-    typer.echo(f"{out}: {counts}. Train on it: khop train --graph {out}")
+    typer.echo(f"{out}: {counts}. Train on it: khop train --graph {shell_word(str(out))}")
 
 
 def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, seed: int) -> None:
     """Write a graph with a column of node clusters."""
     with bytes_bar() as notice:
         cluster_graph(graph, out, clusters, method=method, column=column, seed=seed, notice=notice)
-    typer.echo(f"{out}: {clusters:,} clusters. Train on them: khop train --graph {out} --sampler cluster")
+    train = f"khop train --graph {shell_word(str(out))} --sampler cluster"
+    typer.echo(f"{out}: {clusters:,} clusters. Train on them: {train}")
 
 
 def walks(
@@ -89,9 +91,10 @@ def walks(
     with bytes_bar() as notice:
         made = walk_graph(graph, out, walk, relation, counts, bias=bias, seed=seed, notice=notice)
     edge_type = " ".join(made)
+    fanouts = shell_word(f'{{{json.dumps(edge_type)} = {counts.keep}, "*" = 0}}')
     typer.echo(
-        f"{out}: edges {edge_type} with visits. Train on them: khop train --graph {out} "
-        f"--fanouts '{{{json.dumps(edge_type)} = {counts.keep}, \"*\" = 0}}' --weight visits"
+        f"{out}: edges {edge_type} with visits. Train on them: khop train --graph {shell_word(str(out))} "
+        f"--fanouts {fanouts} --weight visits"
     )
 
 
@@ -135,7 +138,8 @@ def split(folder: Path, out: Path, links: Sequence[str], settings: Settings) -> 
         parts.save(out, notice=notice)
     asked = {"train": parts.train_links, "val": parts.val_links, "test": parts.test_links}
     counts = ", ".join(f"{name} {sum(of.counts.values()):,}" for name, of in asked.items())
-    typer.echo(f"{out}: links of {', '.join(links)}: {counts}. Show a part: khop info {out / 'train'}")
+    info = f"khop info {shell_word(str(out / 'train'))}"
+    typer.echo(f"{out}: links of {', '.join(links)}: {counts}. Show a part: {info}")
 
 
 def _part(number: float) -> float | int:

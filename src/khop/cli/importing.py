@@ -64,7 +64,8 @@ def _tell_predictions(spec: Path, later: Path, run: Path) -> None:
     if isinstance(task, dict) and task.get("kind") == LINK_PREDICTION:
         trained = str(config.values["graph"])
         graph, folder = shlex.quote(str(owner_of(Path(trained)) or trained)), shlex.quote(str(run))
-        typer.echo(f"Recommend for them: khop append {graph} {spec} && khop recommend {folder} --user ID")
+        file = shlex.quote(str(spec))
+        typer.echo(f"Recommend for them: khop append {graph} {file} && khop recommend {folder} --user ID")
     else:
         folder, graph = (shlex.quote(with_urls(str(path))) for path in (run, later))
         typer.echo(f"Predict them: khop predict {folder} --graph {graph}")
@@ -86,7 +87,7 @@ def run_append(
             memory=byte_size(memory, "memory") if memory else None,
             threads=threads or allowed_cores(), environment=os.environ, notice=notice,
         )  # fmt: skip
-    typer.echo(f"{graph}: {done}\nShow it: khop info {graph}")
+    typer.echo(f"{graph}: {done}\nShow it: khop info {shlex.quote(str(graph))}")
 
 
 def ids_by_type(words: list[str]) -> dict[str, list[str]]:

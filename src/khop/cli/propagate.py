@@ -9,7 +9,7 @@ import torch
 import typer
 
 from khop.cli.commands.shared import RankOptions
-from khop.cli.lines import tell
+from khop.cli.lines import shell_word, tell
 from khop.cli.ranks import as_ranks
 from khop.cli.terminal import bytes_bar, counting_bar, tell_next
 from khop.distributed.processes.group import Group, this_group
@@ -83,6 +83,7 @@ def propagate_rank(rank: int, device: torch.device, request: PropagateRequest) -
         columns = [
             hop_column(column, hop) for column in request.columns for hop in range(1, request.hops + 1)
         ]
-        typer.echo(f"{request.out}: columns {', '.join(columns)}. Show it: khop info {request.out}")
+        info = f"khop info {shell_word(str(request.out))}"
+        typer.echo(f"{request.out}: columns {', '.join(columns)}. Show it: {info}")
         train = ("khop", "train", "--graph", str(request.out), "--model", "mlp")
         tell_next((*train, "--column", columns[-1]), (*train, "--concat", ",".join(columns)))

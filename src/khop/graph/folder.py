@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -451,5 +452,5 @@ def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> Non
             pool.shutdown(wait=False, cancel_futures=True)
             raise ValueError(
                 f"{folder.path / damaged}: checksum differs; {REMEDY}. "
-                f"`khop verify {folder.path}` lists all damage"
+                f"`khop verify {shlex.quote(str(folder.path))}` lists all damage"
             )

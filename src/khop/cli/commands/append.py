@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from khop.cli.commands.importing import Memory
+from khop.cli.lines import shell_word
 
 AppendedGraph = Annotated[Path, typer.Argument(help="Graph folder written by khop import.")]
 
@@ -66,4 +67,4 @@ def compact(graph: AppendedGraph) -> None:
     from khop.graph.snapshots import compact as compacted
 
     compacted(graph)
-    typer.echo(f"{graph}: now has a single snapshot. Show it: khop info {graph}")
+    typer.echo(f"{graph}: now has a single snapshot. Show it: khop info {shell_word(str(graph))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -275,7 +276,8 @@ class RelbenchImporter:
             return done.counts()
         write_run(task, tables, out)
         self.context.further.append(tables)
-        return f"{done.counts()}\n{task}: train on them by khop train {tables / 'run.toml'}"
+        run = shlex.quote(str(tables / "run.toml"))
+        return f"{done.counts()}\n{task}: train on them by khop train {run}"
 
     def _folder(
         self, archive: str, names: list[str], content: str, source: str, notice: ProgressCallback | None
