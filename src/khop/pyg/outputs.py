@@ -264,8 +264,8 @@ class _Parts:
         if isinstance(output, SamplerOutput):
             edge_ids: dict[Key, Tensor | None] = {None: _original(output.edge, permutations)}
             attributes: dict[str, dict[Key, Any]] = {name: {None: getattr(output, name)} for name in named}
-            ends = {None: output.row}, {None: output.col}
-            return cls({None: output.node}, *ends, edge_ids, attributes | directed)
+            attributes |= directed
+            return cls({None: output.node}, {None: output.row}, {None: output.col}, edge_ids, attributes)
         known, nothing = permutations or {}, torch.empty(0, dtype=torch.int64)
         without = dict.fromkeys((t for t in data.edge_types if t not in output.row), nothing)
         edge_ids = {t: _original(ids, known.get(t)) for t, ids in (output.edge or {}).items()}
