@@ -28,8 +28,8 @@ from khop.servers.call_timeouts import (
 
 def test_a_silent_call_is_cancelled_and_one_with_signs_of_life_is_not() -> None:
     silence, silent, heard = CallTimeouts(), threading.Event(), threading.Event()
-    with silence.watching(heard.set, 0.6, None) as living, silence.watching(silent.set, 0.3, None) as dead:
-        for _ in range(10):
+    with silence.watching(heard.set, 1.5, None) as living, silence.watching(silent.set, 0.3, None) as dead:
+        for _ in range(17):
             living.heard()
             threading.Event().wait(0.1)
         assert silent.is_set()

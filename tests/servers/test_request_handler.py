@@ -43,6 +43,7 @@ from khop.servers.request_handler import (
 )
 from khop.servers.service import Job
 from support.byte_service import ByteJob, ByteService, arrived, expected, request
+from support.gate import wait_until
 
 ANYONE = Tokens([]).holder("")
 BETWEEN = Token("between", b"", role=Role.SERVER)
@@ -112,14 +113,13 @@ def test_a_request_that_waits_for_its_turn_is_dropped_too() -> None:
     service, first, second = ByteService(), _Stream(), _Stream()
     second.gone_after = 2
     handler = RequestHandler(service, QueueLimits(at_once=1))
-    thread = threading.Thread(
-        target=handler.answer, args=(arrived(request(1, takes=0.5)), ANYONE, ONE, first, 0.05)
-    )
+    service.free.clear()
+    thread = threading.Thread(target=handler.answer, args=(arrived(request(1)), ANYONE, ONE, first, 0.05))
     thread.start()
-    while service.at_once == 0:
-        pass
+    wait_until(lambda: service.at_once == 1)
     with pytest.raises(Cancelled):
         handler.answer(arrived(request(1)), ANYONE, OTHER, second, 0.02)
+    service.free.set()
     thread.join()
     assert service.made == 1
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from khop.servers.access import Tokens
+from khop.servers.errors import Cancelled
 from khop.servers.main_loop import Life, log_line, serve_until, supervise
 from khop.servers.request_handler import QueueLimits, RequestHandler
 from servers.test_request_handler import _Stream
 from support.byte_service import ByteService, arrived, request
+from support.gate import wait_until
 
 
 def test_a_server_without_requests_ends_after_the_idle_time() -> None:
@@ -29,37 +30,41 @@ def test_a_server_without_requests_ends_after_the_idle_time() -> None:
 
 
 def test_a_server_that_is_stopped_finishes_what_it_has_begun() -> None:
-    handler, stop, line = RequestHandler(ByteService(), QueueLimits()), threading.Event(), _Stream()
-    anyone = Tokens([]).holder("")
-    thread = threading.Thread(
-        target=handler.answer, args=(arrived(request(5, takes=0.6)), anyone, "a", line, 0.1)
-    )
-    thread.start()
-    while handler.status()["making"] == 0:
-        time.sleep(0.01)
+    service, stop, line = ByteService(), threading.Event(), _Stream()
+    handler, anyone = RequestHandler(service, QueueLimits()), Tokens([]).holder("")
+    service.free.clear()
+
+    def frees() -> None:
+        wait_until(lambda: bool(handler.status()["draining"]))
+        service.free.set()
+
+    asking = threading.Thread(target=handler.answer, args=(arrived(request(5)), anyone, "a", line, 0.1))
+    freeing = threading.Thread(target=frees)
+    for thread in (asking, freeing):
+        thread.start()
+    wait_until(lambda: handler.status()["making"] == 1)
     stop.set()
     assert serve_until(handler, Life(), stop, lambda line: None)
-    thread.join()
+    for thread in (asking, freeing):
+        thread.join()
     assert len(line.sent) == 2
 
 
 def test_a_request_that_does_not_end_is_dropped_after_the_drain() -> None:
-    handler, stop, line = RequestHandler(ByteService(), QueueLimits()), threading.Event(), _Stream()
-    line.gone_after = 20
-    anyone = Tokens([]).holder("")
+    service, stop, line = ByteService(), threading.Event(), _Stream()
+    handler, anyone = RequestHandler(service, QueueLimits()), Tokens([]).holder("")
+    service.free.clear()
 
     def ask() -> None:
-        try:
-            handler.answer(arrived(request(5, takes=60)), anyone, "a", line, 0.05)
-        except Exception:
-            return
+        with pytest.raises(Cancelled):
+            handler.answer(arrived(request(5)), anyone, "a", line, 0.05)
 
     thread = threading.Thread(target=ask)
     thread.start()
-    while handler.status()["making"] == 0:
-        time.sleep(0.01)
+    wait_until(lambda: handler.status()["making"] == 1)
     stop.set()
     assert not serve_until(handler, Life(drain_s=0.1), stop, lambda line: None)
+    line.gone_after = 0
     thread.join()
 
 

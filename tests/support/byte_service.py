@@ -37,6 +37,9 @@ class ByteService:
     def __init__(self, name: str = "bytes", fingerprint: str = "f1") -> None:
         self.name, self.fingerprint = name, fingerprint
         self.at_once = self.most_at_once = self.made = self.cancelled = 0
+        self.order: list[str] = []  # names of the requests, as their answers were made
+        self.free = threading.Event()  # no answer is made until it is set
+        self.free.set()
         self._lock = threading.Lock()
 
     def description(self) -> bytes:
@@ -71,7 +74,7 @@ class ByteJob:
         self._service.enter(1)
         try:
             end = time.monotonic() + float(self._wanted["takes"])  # type: ignore[arg-type]
-            while time.monotonic() < end:
+            while time.monotonic() < end or not self._service.free.is_set():
                 if cancelled():
                     self._service.cancelled += 1
                     raise Cancelled("no longer wanted")
@@ -83,6 +86,7 @@ class ByteJob:
         finally:
             self._service.enter(-1)
         self._service.made += 1
+        self._service.order.append(str(self._wanted.get("name")))
         return iter(_pieces(int(self._wanted["size"])))  # type: ignore[call-overload]
 
 
