@@ -46,8 +46,8 @@ MAY_IMPORT = {
     },
     "distributed": {"arguments", "errors", "schema", "draw", "kernels", "graph", "sampling", "loading"},
     "servers": {
-        "components", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling", "loading",
-        "distributed",
+        "arguments", "components", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling",
+        "loading", "distributed",
     },
     "models": {
         "arguments", "components", "schema", "draw", "batch", "kernels", "graph", "sampling", "distributed",

@@ -254,6 +254,7 @@ REFUSED: dict[str, Cases] = {
         ("device 'cuda': torch finds no CUDA device; give", lambda: khop.launch(print, procs=1, device='cuda')),
         ("deadline 'a': must be a number", lambda: khop.launch(print, procs=2, deadline='a', device='cpu')),
         ('deadline -1: must be a number of seconds above 0', lambda: khop.launch(print, procs=2, deadline=-1, device='cpu')),
+        ('deadline inf: must be a number of seconds above 0, at most', lambda: khop.launch(print, procs=2, deadline=float('inf'), device='cpu')),
         ("allow 'public': must be a list, as", lambda: khop.launch(print, procs=1, allow='public', device='cpu')),
         ("allow 'all': must be one of public, oversubscribe", lambda: khop.launch(print, procs=1, allow=['all'], device='cpu')),
         ('function 5: must be a function of (rank, device, *arguments)', lambda: khop.launch(5, procs=1, device='cpu')),

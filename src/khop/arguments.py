@@ -21,6 +21,7 @@ Given = TypeVar("Given")
 Number = TypeVar("Number", int, float, bool)
 LARGEST_INT64 = (1 << 63) - 1
 LARGEST_SEED = (1 << 64) - 1
+LONGEST_S = 1e8  # three years: longer waits overflow the clocks of torch and of Python's threads
 LARGEST_WIDTH = 1 << 24  # of a layer: a larger weight matrix would take petabytes
 LARGEST_DEPTH = 1 << 10  # layers
 

@@ -5,6 +5,7 @@ Addresses of servers, as users write them and as names resolve.
 
 from __future__ import annotations
 
+import math
 import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,6 +148,8 @@ def test_off_the_loopback_a_server_needs_certificate_and_tokens(tmp_path: Path) 
 def test_limits_are_seconds_above_0() -> None:
     with pytest.raises(ValueError, match="attempt_s 0"):
         Limits(attempt_s=0)
+    with pytest.raises(ValueError, match=r"deadline_s inf: must be .*, at most 1e\+08"):
+        Limits(deadline_s=math.inf)
 
 
 def test_addresses_are_hosts_with_ports_ranges_of_ports_or_ipv6() -> None:

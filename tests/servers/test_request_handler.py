@@ -380,6 +380,14 @@ def test_no_digit_of_a_counter_is_lost(value: float, written: str) -> None:
     assert prometheus_text({"bytes": value}).splitlines()[1] == f"khop_bytes_total {written}"
 
 
+def test_they_are_read_over_ipv6_too() -> None:
+    with (
+        metrics_on(Address("::1", 0), lambda: STATUS) as port,
+        urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=10) as answer,
+    ):
+        assert answer.read().decode() == prometheus_text(STATUS)
+
+
 def test_they_are_read_over_http_at_one_path() -> None:
     with metrics_on(Address("127.0.0.1", 0), lambda: STATUS) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:

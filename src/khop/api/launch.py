@@ -20,7 +20,15 @@ from typing import Any, Literal
 import torch
 from torch import distributed
 
-from khop.arguments import check_word, instance_of, list_of, real_number, shown, whole_number
+from khop.arguments import (
+    LONGEST_S,
+    check_word,
+    instance_of,
+    list_of,
+    real_number,
+    shown,
+    whole_number,
+)
 from khop.distributed.processes.group import DEADLINE_S, Group
 from khop.distributed.processes.launchers import (
     Listening,
@@ -100,8 +108,8 @@ def launch(
     if not callable(function):
         raise ValueError(f"function {shown(function)}: must be a function of (rank, device, *arguments)")
     list_of("arguments", arguments, "(folder, epochs)")
-    if not real_number("deadline", deadline) > 0:
-        raise ValueError(f"deadline {deadline}: must be a number of seconds above 0")
+    if not 0 < real_number("deadline", deadline) <= LONGEST_S:
+        raise ValueError(f"deadline {deadline}: must be a number of seconds above 0, at most {LONGEST_S:g}")
     if device is not None:
         device_of(device)
     if interface is not None:

@@ -54,7 +54,7 @@ def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[st
     server = flight_server.served(handler, request.listen, request.security)
     with metrics_on(request.metrics, handler.status) as metrics_port:
         if request.metrics is not None:
-            say(f"metrics on http://{request.metrics.host}:{metrics_port}/metrics")
+            say(f"metrics on http://{Address(request.metrics.host, metrics_port)}/metrics")
         began(str(handler.status()["graph"]), Address(request.listen.host, server.port))
         ended = serve_until(handler, Life(options.exit_idle), stop, say)
     if ended:

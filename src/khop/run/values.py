@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from khop.arguments import LONGEST_S
 from khop.components import LARGEST, Allowed, Component, Count, CountOrNone, Default, Text
 from khop.run.tables import (
     Alias,
@@ -221,9 +222,9 @@ class Servers(Section):
     """Private key of the client certificate"""
     insecure: bool = False
     """Send the token to servers without encryption"""
-    deadline: Annotated[float, Field(gt=0, le=1e8)] = 60.0
+    deadline: Annotated[float, Field(gt=0, le=LONGEST_S)] = 60.0
     """Seconds without a response from any server before the run fails"""
-    attempt: Annotated[float, Field(gt=0, le=1e8)] = 20.0
+    attempt: Annotated[float, Field(gt=0, le=LONGEST_S)] = 20.0
     """Seconds without a heartbeat before a request is retried on another server"""
 
 
@@ -373,7 +374,7 @@ class RunConfig(Section):
     """Memory limit for prefetched batches, e.g. 500MB; one batch is always allowed"""
     gather: Literal["ahead", "deferred"] = "ahead"
     """Gather input rows when the batch is made (ahead), or in the first layer (deferred)"""
-    deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
+    deadline: Annotated[float, Field(gt=0, le=LONGEST_S)] = 300.0
     """Seconds that a process waits for another one before all processes end with an error"""
     interface: Annotated[
         str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")

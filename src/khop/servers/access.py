@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
+from khop.arguments import LONGEST_S
 from khop.servers.errors import NotAllowed, Unauthenticated, Unavailable
 
 _FORM = "write HOST:PORT, HOST:FIRST-LAST for consecutive ports, or [ADDRESS]:PORT for IPv6"
@@ -183,8 +184,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, int | float) or not value > 0:
-                raise ValueError(f"{name} {value!r}: must be a number of seconds above 0")
+            if not isinstance(value, int | float) or not 0 < value <= LONGEST_S:
+                raise ValueError(
+                    f"{name} {value!r}: must be a number of seconds above 0, at most {LONGEST_S:g}"
+                )
 
 
 def secret_of(path: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -177,6 +178,7 @@ class _Metrics(ThreadingHTTPServer):
 
     def __init__(self, address: Address, status: Callable[[], Mapping[str, object]]) -> None:
         self.status = status
+        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         super().__init__((address.host, address.port), _Page)
 
 

@@ -73,7 +73,13 @@ def test_every_launcher_is_understood(environment: dict[str, str], expected: Ran
 
 @pytest.mark.parametrize(
     ("nodes", "host"),
-    [("node7", "node7"), ("a1,a2", "a1"), ("gpu[03-05,9],login", "gpu03"), ("n[1-2]-ib", "n1-ib")],
+    [
+        ("node7", "node7"),
+        ("a1,a2", "a1"),
+        ("gpu[03-05,9],login", "gpu03"),
+        ("n[1-2]-ib", "n1-ib"),
+        ("r[1-2]n[03,7]x,z", "r1n03x"),
+    ],
 )
 def test_the_first_host_of_a_node_list_is_rank_0s(nodes: str, host: str) -> None:
     assert first_host(nodes) == host

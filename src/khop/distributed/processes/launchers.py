@@ -105,11 +105,11 @@ def gpu_of_rank(local_rank: int, visible: int) -> int:
 
 
 def first_host(nodes: str) -> str:
-    """Return the first host of a SLURM node list: "gpu[03-05,9],login" gives gpu03."""
-    found = re.match(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?", nodes)
+    """Return the first host of a SLURM node list: "rack[1-2]gpu[03-05,9],login" gives rack1gpu03."""
+    found = re.match(r"(?:[^\[,]|\[\w[^\]]*\])+", nodes)
     if found is None:
         raise ValueError(f"SLURM_STEP_NODELIST is {nodes!r}: names no host; set MASTER_ADDR to rank 0's host")
-    return "".join(part or "" for part in found.groups())
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", found[0])
 
 
 def _tasks_here(tasks_per_node: str, node: int) -> int:
