@@ -25,6 +25,7 @@ from support.missing_packages import (  # noqa: F401  # hooks of pytest
     pytest_terminal_summary,
 )
 from support.parts import is_long
+from support.short_reports import shorten_reports
 from support.slowest_files import SlowestFiles
 from support.started_ranks import ranks  # noqa: F401  # a fixture
 
@@ -39,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all tests are collected: it takes a fifth of that time, and finds nothing
     config.pluginmanager.register(SlowestFiles())
+    shorten_reports(config)
     starts = ExitStack()
     starts.enter_context(forked_starts())
     config.add_cleanup(starts.close)

@@ -1,10 +1,10 @@
 """Processes of tests, forked from a server that has imported torch and khop.
 
 A start of the command, of torchrun or of a rank takes two to six seconds of a core, nearly all for imports.
-Within `forked_starts()`, `subprocess.Popen([sys.executable, "-m", "khop", ...])`, scripts and processes of
-multiprocessing's spawn are forked from a process without threads instead. They have the arguments,
-environment, working directory, streams, session, group and signals of a real start, and are children of the
-process that started them; `tests/test_suite.py` compares both.
+Within `forked_starts()`, `subprocess.Popen([sys.executable, "-m", "khop", ...])`, scripts, processes of
+multiprocessing's spawn and those of pytest-xdist are forked from a process without threads instead. They have
+the arguments, environment, working directory, streams, session, group and signals of a real start, and are
+children of the process that started them; `tests/test_suite.py` compares both.
 
 Two things differ: the modules are imported already, and variables that Python, OpenMP or the loader read when
 a process starts must be those of the server. Starts with other variables, with `preexec_fn`, of other modules
@@ -48,6 +48,7 @@ SERVER = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TORCH_CPP_
 TESTS = Path(__file__).parents[1]
 REAL = "KHOP_TEST_STARTS"  # "real": all starts are
 RANK = "--multiprocessing-fork"  # last argument of a process of multiprocessing's spawn
+WORKER = "import sys;exec(eval(sys.stdin.readline()))"  # what pytest-xdist's processes run with -c
 TITLE_BYTES = 2000
 HIGH = 500  # file descriptors from here on are out of the way of a program's own
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -93,6 +94,7 @@ class Client:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 _real: list[None] = []  # an item for each `real_starts()` that is entered
+_inherited: list[Client] = []  # the server of a process that was forked, if it may start others
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def real_starts() -> Iterator[None]:
 @contextmanager
 def forked_starts() -> Iterator[None]:
     """Fork what this process starts, but for what must be real."""
-    if os.environ.get(REAL) == "real" or sys.platform != "linux":
+    if os.environ.get(REAL) == "real" or sys.platform != "linux" or _inherited:
         yield
         return
     clients: list[Client] = []
@@ -199,13 +201,19 @@ def _order(words: list[Any], env: Mapping[Any, Any] | None) -> dict[str, Any] | 
     if place == len(words):
         return None
     kind, target, *rest = words[place:] if words[place].startswith("-") else ["", *words[place:]]
-    known = {"-m": target in MODULES, "-c": words[-1] == RANK, "": target.endswith(".py")}
+    is_worker = target == WORKER and not is_measured()
+    known = {"-m": target in MODULES, "-c": words[-1] == RANK or is_worker, "": target.endswith(".py")}
     if not known[kind]:
         return None
     return {
         "kind": kind, "target": target, "argv": rest, "words": words, "env": environment,
         "warnings": options, "unbuffered": unbuffered,
     }  # fmt: skip
+
+
+def is_measured() -> bool:
+    """Return True if this run of pytest measures coverage, also of what imports execute."""
+    return any(word.startswith("--cov") for word in sys.argv)
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -380,12 +388,15 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     order = serve(orders)
-    if order["kind"] != "-c":
+    if order["kind"] != "-c" or order["target"] == WORKER:
         own = _serve_own_ranks()
         if isinstance(own, _RankOrder):
             order = own.order
         else:
             client = own
+            if order["target"] == WORKER:  # tests import this module
+                _inherited.append(client)
+                sys.modules["support.fork_server"] = sys.modules[__name__]
             with _installed(lambda: client):
                 _run(order, path, defaults)
             return
