@@ -15,11 +15,10 @@ import khop
 from data.tables.shop import items, spec
 from khop import append, import_tables, open_graph
 from khop.data.tables.encode_text import (
-    Bags,
+    CategoryEncoder,
     CategoryFitter,
     TextEncoder,
     TextFitter,
-    Values,
     WordsEncoder,
     WordsFitter,
     _signs,
@@ -34,7 +33,7 @@ def where(row: int) -> str:
 
 
 def encoder(*texts: str | None, bigrams: str = "none", words: int = 1000, width: int = 70) -> TextEncoder:
-    fitter = TextFitter("title", words, width, bigrams)
+    fitter = TextFitter(TextEncoder("title", words, width, bigrams))
     for text in texts:
         fitter.add(pa.array([text], pa.string()), where)
     return fitter.encoder()
@@ -87,7 +86,7 @@ def encode_category_where(row: int) -> str:
 def fitter(
     limit: int = 10, min_count: int = 1, several: str = "none", separator: str | None = None
 ) -> CategoryFitter:
-    return CategoryFitter("brand", several, separator, limit, min_count)
+    return CategoryFitter(CategoryEncoder("brand", several, separator), limit, min_count)
 
 
 def test_the_most_frequent_come_first_and_ties_by_appearance() -> None:
@@ -155,9 +154,9 @@ def encode_words_where(row: int) -> str:
 
 
 def fitted(
-    texts: list[str | None], values: Values = "rarity", most: int = 256, separator: str | None = None
+    texts: list[str | None], values: str = "rarity", most: int = 256, separator: str | None = None
 ) -> WordsEncoder:
-    fitter = WordsFitter(Bags("title", BUCKETS, separator, "none"), values, most)
+    fitter = WordsFitter(WordsEncoder("title", BUCKETS, separator, "none", values, most))
     fitter.add(pa.array(texts, pa.string()), encode_words_where)
     return fitter.encoder()
 
@@ -188,7 +187,7 @@ def test_ones_are_the_known_words_of_each_text(training: list[str | None], texts
 @given(texts=TEXTS)
 def test_rows_by_rarity_are_those_of_kind_text_before_its_projection(texts: list[str | None]) -> None:
     array = pa.array(texts, pa.string())
-    fitter = TextFitter("title", BUCKETS, 70, "none")
+    fitter = TextFitter(TextEncoder("title", BUCKETS, 70, "none"))
     fitter.add(array, encode_words_where)
     text: TextEncoder = fitter.encoder()
     signs = np.stack([_signs(bucket, 70) for bucket in range(BUCKETS)])
@@ -216,7 +215,7 @@ def test_lists_of_ids_and_text_with_a_separator_are_the_same_entries() -> None:
 
 
 def test_rows_that_would_be_larger_than_dense_ones_are_refused() -> None:
-    fitter = WordsFitter(Bags("nodes.item.columns.title", 6, None, "none"), "one", 256)
+    fitter = WordsFitter(WordsEncoder("nodes.item.columns.title", 6, None, "none", "one", 256))
     fitter.add(pa.array(["a b c d e f g h i j"]), encode_words_where)
     with pytest.raises(ValueError, match=r'columns.title: rows have up to \d of 6 words.* or kind = "text"'):
         fitter.encoder()

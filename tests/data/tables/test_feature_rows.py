@@ -17,7 +17,7 @@ import khop
 from data.tables.shop import items, roomy, spec
 from khop import append, import_tables, open_graph
 from khop.data.tables.encode_numbers import BooleanEncoder, ColumnEncoder, NumberEncoder, NumberFitter
-from khop.data.tables.encode_text import CategoryFitter
+from khop.data.tables.encode_text import CategoryEncoder, CategoryFitter
 from khop.data.tables.encoders import FeatureRows
 from khop.data.tables.read_spec import checked_spec
 from khop.data.tables.spec import Category
@@ -36,11 +36,11 @@ def where(row: int) -> str:
 
 
 def encoders(training: list[str | None], encoding: str) -> dict[str, ColumnEncoder]:
-    brand = CategoryFitter("brand", "none", None, 3, 1, encoding)
+    brand = CategoryFitter(CategoryEncoder("brand", "none", None, encoding=encoding), 3, 1)
     brand.add(pa.array(training, pa.string()), where)
     price = NumberFitter(NumberEncoder("price", "standard", "mean", "missing"))
     price.add(pa.array([1.0, 3.0]), where)
-    other = CategoryFitter("kind", "none", None, 9, 1)
+    other = CategoryFitter(CategoryEncoder("kind", "none", None), 9, 1)
     other.add(pa.array(["a", "b"]), where)
     return {
         "price": price.encoder(), "brand": brand.encoder(), "new": BooleanEncoder("new"), "kind": other.encoder(),

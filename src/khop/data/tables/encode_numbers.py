@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, shown, without_blanks
+from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, refuse, shown, without_blanks
 from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
 from khop.kernels.moments import Moments
 
@@ -75,9 +75,8 @@ class NumberEncoder(StoredFields):
         """Encode numbers; ValueError for a null if those are refused."""
         numbers = scaled(array, self.scale, self.key, where)
         missing = np.isnan(numbers)
-        if self.missing == "refuse" and missing.any():
-            row = int(np.argmax(missing))
-            raise ValueError(f'{where(row)}: {self.key} is null; give missing = "mean" or "zero"')
+        if self.missing == "refuse":
+            refuse(missing, where, f'{self.key} is null; give missing = "mean" or "zero"')
         zero = 0.0 if self.scale == "none" or self.missing == "mean" else -self.mean / self.std
         fill = self.mean if self.scale == "none" and self.missing == "mean" else zero
         values = numbers if self.scale == "none" else (numbers - self.mean) / self.std
@@ -124,9 +123,7 @@ class BooleanEncoder(StoredFields):
         words = pc.replace_substring_regex(pc.utf8_lower(words), r"\.0$", "")
         true, false = (pc.is_in(words, pa.array([*map(str.lower, of)])) for of in (self.true, self.false))
         wrong = numpy_of(pc.and_(words.is_valid(), pc.invert(pc.or_(true, false))))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(f"{where(row)}: {self.key} is {shown(array[row])}: {reason}")
+        refuse(wrong, where, lambda row: f"{self.key} is {shown(array[row])}: {reason}")
         return pc.if_else(words.is_valid(), true, pa.scalar(None, pa.bool_()))
 
 
@@ -144,33 +141,23 @@ class VectorEncoder(StoredFields):
         lists = as_lists(array, self.separator, self.key, where)
         null = numpy_of(lists.is_null())
         lengths = numpy_of(pc.fill_null(pc.list_value_length(lists), self.width))
-        if (lengths != self.width).any():
-            row = int(np.argmax(lengths != self.width))
-            raise ValueError(
-                f"{where(row)}: {self.key} has {lengths[row]} numbers, but the first row has {self.width}; "
-                "give each row the same number"
-            )
-        if self.missing == "refuse" and null.any():
-            row = int(np.argmax(null))
-            raise ValueError(f'{where(row)}: {self.key} is null; give missing = "zero"')
+        remedy = f"but the first row has {self.width}; give each row the same number"
+        refuse(lengths != self.width, where, lambda row: f"{self.key} has {lengths[row]} numbers, {remedy}")
+        if self.missing == "refuse":
+            refuse(null, where, f'{self.key} is null; give missing = "zero"')
         values = np.zeros((len(lists), self.width), np.float32)
         flat = numbers_of(pc.list_flatten(lists), self.key, lambda at: where(at // max(1, self.width)))
         with np.errstate(over="ignore"):
             values[~null] = flat.reshape(-1, self.width)
-        if not np.isfinite(values).all():
-            row = int(np.argmax(~np.isfinite(values).all(axis=1)))
-            raise ValueError(
-                f"{where(row)}: {self.key} has a number that is null, NaN or infinite; correct it"
-            )
+        wrong = np.asarray(~np.isfinite(values).all(axis=1))
+        refuse(wrong, where, f"{self.key} has a number that is null, NaN or infinite; correct it")
         return Encoded(values)
 
 
 def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.float64]:
     """Return numbers on the scale of their statistics; NaN for null. ValueError for infinity."""
     numbers = numbers_of(array, key, where)
-    if np.isinf(numbers).any():
-        row = int(np.argmax(np.isinf(numbers)))
-        raise ValueError(f"{where(row)}: {key} is infinite; correct it, or exclude the row by where")
+    refuse(np.isinf(numbers), where, f"{key} is infinite; correct it, or exclude the row by where")
     return np.sign(numbers) * np.log1p(np.abs(numbers)) if scale == "log" else numbers
 
 
@@ -178,9 +165,8 @@ def as_float32(numbers: npt.NDArray[Any], key: str, where: Where) -> npt.NDArray
     """Return numbers (finite or NaN) as float32; ValueError for one beyond its range."""
     with np.errstate(over="ignore"):
         stored = numbers.astype(np.float32)
-    if np.isinf(stored).any():
-        row = int(np.argmax(np.isinf(stored)))
-        raise ValueError(f"{where(row)}: {key} is {numbers[row]}: beyond float32; correct it, or scale it")
+    problem = "beyond float32; correct it, or scale it"
+    refuse(np.isinf(stored), where, lambda row: f"{key} is {numbers[row]}: {problem}")
     return stored
 
 
@@ -235,8 +221,8 @@ class DateEncoder(StoredFields):
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode times."""
         seconds, null = _seconds(array, self, where)
-        if self.missing == "refuse" and null.any():
-            raise ValueError(f'{where(int(np.argmax(null)))}: {self.key} is null; give missing = "zero"')
+        if self.missing == "refuse":
+            refuse(null, where, f'{self.key} is null; give missing = "zero"')
         columns: list[npt.NDArray[np.float64]] = []
         statistics = iter(zip(self.means, self.stds, strict=True))
         for part in self.parts:

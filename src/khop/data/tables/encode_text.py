@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from khop.data.tables.encode_numbers import Encoded, StoredFields, Where, as_lists
-from khop.data.tables.packages import converted, numpy_of, pa, pc
+from khop.data.tables.packages import converted, numpy_of, pa, pc, refuse, refuse_null
 from khop.kernels.lazy_rows import packed
 
 _OTHER, _NULL = 0, 1  # the first two numbers of a row, before those of the categories
@@ -34,7 +35,7 @@ class CategoryEncoder(StoredFields):
     key: str
     several: str  # "none", or "lists" for several categories per row
     separator: str | None
-    categories: tuple[str, ...]
+    categories: tuple[str, ...] = ()
     encoding: str = "one-hot"  # or "embedding": the features of its node type are sparse rows
 
     @property
@@ -59,9 +60,22 @@ class CategoryEncoder(StoredFields):
 
     def _entries(self, array: Any, where: Where) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the row of each category that is not null, and its index in the row."""
-        rows, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
+        rows, texts = self.rows_and_texts(array, where)
         codes, names = _coded(texts)
         return rows, np.array([self._places.get(name, _OTHER) for name in names], np.int64)[codes]
+
+    def rows_and_texts(self, array: Any, where: Where) -> tuple[npt.NDArray[np.int64], Any]:
+        """Return the categories that are not null, and the row of each."""
+        if self.several == "none":
+            texts = texts_of(array, self.key, where)
+            rows = np.arange(len(array))
+        else:
+            lists = as_lists(array, self.separator, self.key, where)
+            rows = numpy_of(pc.list_parent_indices(lists)).astype(np.int64)
+            texts = texts_of(pc.list_flatten(lists), self.key, lambda at: where(int(rows[at])))
+            texts = texts if self.separator is None else pc.utf8_trim_whitespace(texts)
+        valid = texts.is_valid()
+        return rows[numpy_of(valid)], texts.filter(valid)
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -77,33 +91,28 @@ class CategoryEncoder(StoredFields):
 class CategoryFitter:
     """Counts of categories in the order of their first appearance."""
 
-    key: str
-    several: str
-    separator: str | None
+    plain: CategoryEncoder  # without categories
     limit: int
     min_count: int
-    encoding: str = "one-hot"
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, array: Any, where: Where) -> None:
         """Add the values of training rows."""
-        _, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
+        _, texts = self.plain.rows_and_texts(array, where)
         codes, names = _coded(texts)
-        for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
-            self.counts[name] = self.counts.get(name, 0) + count
+        counts = np.bincount(codes, minlength=len(names)).tolist()
+        self.counts.update(dict(zip(names, counts, strict=True)))
         if len(self.counts) > _MOST_DISTINCT:
             raise ValueError(
-                f"{self.key}: training rows have more than {_MOST_DISTINCT:,} different categories, which "
-                'are counted in memory; give kind = "text", or for nodes "words", which hash them, or remove '
-                "the column"
+                f"{self.plain.key}: training rows have more than {_MOST_DISTINCT:,} different categories, "
+                'which are counted in memory; give kind = "text", or for nodes "words", which hash them, or '
+                "remove the column"
             )
 
     def encoder(self) -> CategoryEncoder:
         """Return the encoder of the most frequent categories; equal counts follow first appearance."""
-        frequent = [name for name, count in self.counts.items() if count >= self.min_count]
-        frequent.sort(key=lambda name: -self.counts[name])
-        categories = tuple(frequent[: self.limit])
-        return CategoryEncoder(self.key, self.several, self.separator, categories, self.encoding)
+        frequent = self.counts.most_common(self.limit)
+        return replace(self.plain, categories=tuple(n for n, count in frequent if count >= self.min_count))
 
 
 @dataclass(frozen=True)
@@ -118,14 +127,10 @@ class RelationEncoder(StoredFields):
         """Return the codes, int64 (rows, 1); ValueError for a null and for a relation without a code."""
         texts = texts_of(array, self.key, where)
         codes = numpy_of(pc.fill_null(pc.index_in(texts, pa.array(self.names, pa.string())), -1))
-        if len(codes) and codes.min() < 0:
-            row = int(np.argmin(codes))
-            name = texts[row].as_py()
-            problem = f"{name!r}, which is not one of the {len(self.names):,} relations of the graph"
-            raise ValueError(
-                f"{where(row)}: {self.key} is {'null' if name is None else problem}; correct the row, or "
-                "exclude it by where"
-            )
+        other = f", which is not one of the {len(self.names):,} relations of the graph"
+        remedy = "correct the row, or exclude it by where"
+        refuse_null(texts, where, f"{self.key} is null; {remedy}")
+        refuse(codes < 0, where, lambda row: f"{self.key} is {texts[row].as_py()!r}{other}; {remedy}")
         return Encoded(codes.astype(np.int64)[:, None])
 
 
@@ -153,22 +158,6 @@ def texts_of(array: Any, key: str, where: Where) -> Any:
     return converted(array, lambda part: part.cast(pa.string()), key, where, reason)
 
 
-def _rows_and_texts(
-    array: Any, several: str, separator: str | None, key: str, where: Where
-) -> tuple[npt.NDArray[np.int64], Any]:
-    """Return the categories that are not null, and the row of each."""
-    if several == "none":
-        texts = texts_of(array, key, where)
-        rows = np.arange(len(array))
-    else:
-        lists = as_lists(array, separator, key, where)
-        rows = numpy_of(pc.list_parent_indices(lists)).astype(np.int64)
-        texts = texts_of(pc.list_flatten(lists), key, lambda at: where(int(rows[at])))
-        texts = pc.utf8_trim_whitespace(texts) if separator is not None else texts
-    valid = numpy_of(texts.is_valid())
-    return rows[valid], texts.filter(pa.array(valid))
-
-
 def _coded(texts: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Return a code for each text, and the texts by code in the order of first appearance."""
     encoded = texts.dictionary_encode()
@@ -181,15 +170,16 @@ _SIGN_BITS = 64
 
 
 @dataclass(frozen=True)
-class TextEncoder:
+class TextEncoder(StoredFields):
     """Weighted sums of +1 and -1 per word, normalized to length 1; zeros for a text without known words."""
 
     key: str
     words: int
     width: int
     bigrams: str
-    texts: int  # in training
-    counts: Mapping[int, int]  # by bucket: the number of training texts with it
+    texts: int = 0  # in training
+    buckets: tuple[int, ...] = ()  # with a training text, ascending
+    counts: tuple[int, ...] = ()  # training texts of each bucket
 
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode texts; words of buckets without training texts are ignored."""
@@ -197,7 +187,7 @@ class TextEncoder:
         unknown = 0
         for row, text in enumerate(texts_of(array, self.key, where).to_pylist()):
             buckets = sorted(set(buckets_of(text or "", self.words, self.bigrams)))
-            known = [bucket for bucket in buckets if bucket in self.counts]
+            known = [bucket for bucket in buckets if bucket in self._counts]
             unknown += len(known) < len(buckets)
             if known:
                 values[row] = self._sum(known)
@@ -206,49 +196,39 @@ class TextEncoder:
     def _sum(self, buckets: list[int]) -> npt.NDArray[np.float64]:
         total = np.zeros(self.width)
         for bucket in buckets:
-            total += math.log((1 + self.texts) / (1 + self.counts[bucket])) * _signs(bucket, self.width)
+            total += math.log((1 + self.texts) / (1 + self._counts[bucket])) * _signs(bucket, self.width)
             total += _signs(bucket, self.width)
         length = math.sqrt(float(np.dot(total, total)))
         return total / length if length else total
 
-    def state(self) -> Mapping[str, Any]:
-        """Return settings and counts as JSON values."""
-        buckets = sorted(self.counts)
-        return {
-            "key": self.key, "words": self.words, "width": self.width, "bigrams": self.bigrams,
-            "texts": self.texts, "buckets": buckets, "counts": [self.counts[bucket] for bucket in buckets],
-        }  # fmt: skip
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> TextEncoder:
-        """Return the encoder of a state."""
-        counts = dict(zip(state["buckets"], state["counts"], strict=True))
-        return cls(
-            state["key"], state["words"], state["width"], state["bigrams"], state["texts"], counts
-        )  # fmt: skip
+    @cached_property
+    def _counts(self) -> Mapping[int, int]:
+        return dict(zip(self.buckets, self.counts, strict=True))
 
 
 @dataclass
 class TextFitter:
     """Numbers of texts by bucket."""
 
-    key: str
-    words: int
-    width: int
-    bigrams: str
+    plain: TextEncoder  # without statistics
     texts: int = 0
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)
 
     def add(self, array: Any, where: Where) -> None:
         """Add the texts of training rows."""
-        for text in texts_of(array, self.key, where).to_pylist():
+        for text in texts_of(array, self.plain.key, where).to_pylist():
             self.texts += text is not None
-            for bucket in set(buckets_of(text or "", self.words, self.bigrams)):
-                self.counts[bucket] = self.counts.get(bucket, 0) + 1
+            self.counts.update(set(buckets_of(text or "", self.plain.words, self.plain.bigrams)))
 
     def encoder(self) -> TextEncoder:
         """Return the encoder."""
-        return TextEncoder(self.key, self.words, self.width, self.bigrams, self.texts, self.counts)
+        return replace(self.plain, texts=self.texts, **_sorted_counts(self.counts))
+
+
+def _sorted_counts(counts: Mapping[int, int]) -> dict[str, Any]:
+    """Return counts by bucket as two fields of an encoder."""
+    buckets = sorted(counts)
+    return {"buckets": tuple(buckets), "counts": tuple(counts[bucket] for bucket in buckets)}
 
 
 def buckets_of(text: str, words: int, bigrams: str) -> Iterable[int]:
@@ -283,20 +263,45 @@ def _signs(bucket: int, width: int) -> npt.NDArray[np.float64]:
     return bits.astype(np.float64) * 2 - 1
 
 
-Values = Literal["rarity", "one"]
-
-
 @dataclass(frozen=True)
-class Bags:
-    """Buckets of a row: those of the words of a text, or of the entries of a list."""
+class WordsEncoder(StoredFields):
+    """Entries of a row's words, weighted by rarity in training or all 1; none for a null."""
 
     key: str
     words: int  # buckets
-    separator: str | None
+    separator: str | None  # of the entries of a list in text
     bigrams: str
+    values: str  # "rarity" or "one"
+    most: int
+    texts: int = 0  # in training
+    longest: int = 1  # entries per stored row, including padding
+    buckets: tuple[int, ...] = ()  # with a training row, ascending
+    counts: tuple[int, ...] = ()  # training rows of each bucket
 
-    def of(self, array: Any, where: Where) -> Iterator[set[int] | None]:
-        """Yield the buckets of each row; None for null."""
+    @property
+    def width(self) -> int:
+        """Width of a row, including elements that are not stored."""
+        return self.words
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Return int32 (rows, 2, longest), the form of sparse columns, of words that are in training.
+
+        A row with more than `longest` known words keeps the rarest ones.
+        """
+        indptr, places, numbers, unknown = [0], [], [], 0
+        for bag in self.bags(array, where):
+            known = sorted(bucket for bucket in bag or () if bucket in self._counts)
+            unknown += len(known) < len(bag or ())
+            kept = sorted(sorted(known, key=lambda bucket: self._counts[bucket])[: self.longest])
+            places += kept
+            numbers.append(self._numbers(kept))
+            indptr.append(len(places))
+        values = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *numbers]))
+        indices = torch.tensor(places, dtype=torch.int64)
+        return Encoded(packed(torch.tensor(indptr), indices, values, self.longest).numpy(), unknown)
+
+    def bags(self, array: Any, where: Where) -> Iterator[set[int] | None]:
+        """Yield the buckets of each row, of the words of a text or the entries of a list; None for null."""
         if self.separator is None and not pa.types.is_nested(array.type):
             for text in texts_of(array, self.key, where).to_pylist():
                 yield None if text is None else set(buckets_of(text, self.words, self.bigrams))
@@ -305,96 +310,42 @@ class Bags:
             entries = [str(entry).strip() for entry in row or () if entry is not None]
             yield None if row is None else {bucket_of(entry, self.words) for entry in entries}
 
-
-@dataclass(frozen=True)
-class WordsEncoder:
-    """Entries of a row's words, weighted by rarity in training or all 1; none for a null."""
-
-    bags: Bags
-    values: Values
-    most: int
-    texts: int  # in training
-    longest: int  # entries per stored row, including padding
-    counts: Mapping[int, int]  # by bucket: the number of training rows with it
-
-    @property
-    def width(self) -> int:
-        """Width of a row, including elements that are not stored."""
-        return self.bags.words
-
-    def encode(self, array: Any, where: Where) -> Encoded:
-        """Return int32 (rows, 2, longest), the form of sparse columns, of words that are in training.
-
-        A row with more than `longest` known words keeps the rarest ones.
-        """
-        indptr, places, numbers, unknown = [0], [], [], 0
-        for bag in self.bags.of(array, where):
-            known = sorted(bucket for bucket in bag or () if bucket in self.counts)
-            unknown += len(known) < len(bag or ())
-            kept = sorted(sorted(known, key=lambda bucket: self.counts[bucket])[: self.longest])
-            places += kept
-            numbers.append(self._numbers(kept))
-            indptr.append(len(places))
-        values = np.concatenate([np.zeros(0, np.float32), *numbers])
-        rows = packed(
-            torch.tensor(indptr),
-            torch.tensor(places, dtype=torch.int64),
-            torch.from_numpy(values),
-            self.longest,
-        )
-        return Encoded(rows.numpy(), unknown)
-
     def _numbers(self, buckets: Iterable[int]) -> npt.NDArray[np.float32]:
         """Return the values of a row's entries: 1, or weights by rarity, normalized to length 1."""
-        counts = np.array([self.counts[bucket] for bucket in buckets], np.float64)
+        counts = np.array([self._counts[bucket] for bucket in buckets], np.float64)
         if self.values == "one" or not len(counts):
             return np.ones(len(counts), np.float32)
         weights = np.array([1 + math.log((1 + self.texts) / (1 + count)) for count in counts])
         return (weights / math.sqrt(float(np.dot(weights, weights)))).astype(np.float32)
 
-    def state(self) -> Mapping[str, Any]:
-        """Return settings and counts as JSON values."""
-        buckets = sorted(self.counts)
-        return {
-            "key": self.bags.key, "words": self.bags.words, "separator": self.bags.separator,
-            "bigrams": self.bags.bigrams, "values": self.values, "most": self.most, "texts": self.texts,
-            "longest": self.longest, "buckets": buckets,
-            "counts": [self.counts[bucket] for bucket in buckets],
-        }  # fmt: skip
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> WordsEncoder:
-        """Return the encoder of a state."""
-        bags = Bags(state["key"], state["words"], state["separator"], state["bigrams"])
-        counts = dict(zip(state["buckets"], state["counts"], strict=True))
-        return cls(bags, state["values"], state["most"], state["texts"], state["longest"], counts)
+    @cached_property
+    def _counts(self) -> Mapping[int, int]:
+        return dict(zip(self.buckets, self.counts, strict=True))
 
 
 @dataclass
 class WordsFitter:
     """Number of rows by bucket, and the maximum number of entries of a row."""
 
-    bags: Bags
-    values: Values
-    most: int
+    plain: WordsEncoder  # without statistics
     texts: int = 0
     longest: int = 1
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)
 
     def add(self, array: Any, where: Where) -> None:
         """Add the rows of training."""
-        for bag in self.bags.of(array, where):
+        for bag in self.plain.bags(array, where):
             self.texts += bag is not None
-            self.longest = max(self.longest, min(self.most, len(bag or ())))
-            for bucket in bag or ():
-                self.counts[bucket] = self.counts.get(bucket, 0) + 1
+            self.longest = max(self.longest, min(self.plain.most, len(bag or ())))
+            self.counts.update(bag or ())
 
     def encoder(self) -> WordsEncoder:
         """Return the encoder; ValueError if sparse rows would be larger than dense ones."""
-        if self.longest > 1 and self.bags.words < 2 * self.longest:
+        if self.longest > 1 and self.plain.words < 2 * self.longest:
             raise ValueError(
-                f"{self.bags.key}: rows have up to {self.longest:,} of {self.bags.words:,} words, and a "
+                f"{self.plain.key}: rows have up to {self.longest:,} of {self.plain.words:,} words, and a "
                 f"sparse row would be larger than a dense one; give words = {4 * self.longest:,} or "
                 'more, a lower most, or kind = "text"'
             )
-        return WordsEncoder(self.bags, self.values, self.most, self.texts, self.longest, self.counts)
+        counts = _sorted_counts(self.counts)
+        return replace(self.plain, texts=self.texts, longest=self.longest, **counts)

@@ -28,7 +28,6 @@ from khop.data.tables.encode_numbers import (
     as_lists,
 )
 from khop.data.tables.encode_text import (
-    Bags,
     CategoryEncoder,
     CategoryFitter,
     RelationEncoder,
@@ -119,14 +118,15 @@ def fitter(spec: Column, key: str) -> Fitter:
         case Number():
             return NumberFitter(NumberEncoder(key, spec.scale, spec.fill, spec.flag))
         case Category():
-            return CategoryFitter(key, "none", None, spec.most, spec.min_count, spec.encoding)
+            plain = CategoryEncoder(key, "none", None, encoding=spec.encoding)
+            return CategoryFitter(plain, spec.most, spec.min_count)
         case Multi():
-            return CategoryFitter(key, "lists", spec.separator, spec.limit, spec.min_count)
+            return CategoryFitter(CategoryEncoder(key, "lists", spec.separator), spec.limit, spec.min_count)
         case Text():
-            return TextFitter(key, spec.words, spec.width, spec.bigrams)
+            return TextFitter(TextEncoder(key, spec.words, spec.width, spec.bigrams))
         case Words():
-            bags = Bags(key, spec.words, spec.separator, spec.bigrams)
-            return WordsFitter(bags, spec.values, spec.most)
+            bags = key, spec.words, spec.separator, spec.bigrams
+            return WordsFitter(WordsEncoder(*bags, spec.values, spec.most))
         case Date():
             return DateFitter(DateEncoder(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.fill))
         case Vector():

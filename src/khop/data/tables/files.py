@@ -36,6 +36,7 @@ from khop.data.tables.packages import (
     plain_schema,
     pq,
     reading,
+    refuse,
 )
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Table, TableRows, same_schema
@@ -187,11 +188,8 @@ def _refuse_nul(rows: TableRows, key: str) -> None:
         if data is None or np.frombuffer(data, np.uint8).min(initial=255) > 0:
             continue
         found = numpy_of(pc.fill_null(pc.match_substring(array, "\0"), False))
-        if found.any():  # the buffer may be longer than the text
-            raise ValueError(
-                f"{rows.row(int(np.argmax(found)))}: {key}: the column {name!r} has a NUL byte; correct the "
-                "row, or give the encoding of the file"
-            )
+        remedy = "correct the row, or give the encoding of the file"  # the buffer may be longer than the text
+        refuse(found, rows.row, f"{key}: the column {name!r} has a NUL byte; {remedy}")
 
 
 def pattern_of(path: Path) -> str:

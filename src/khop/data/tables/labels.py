@@ -15,7 +15,17 @@ import numpy.typing as npt
 
 from khop.data.tables.encode_numbers import Where, as_float32, as_lists, scaled
 from khop.data.tables.encode_text import texts_of
-from khop.data.tables.packages import JSON_TEXT, connected, converted, is_text, numpy_of, pa, pc
+from khop.data.tables.packages import (
+    JSON_TEXT,
+    connected,
+    converted,
+    is_text,
+    numpy_of,
+    pa,
+    pc,
+    refuse,
+    refuse_null,
+)
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.spec import Label, Split, Unit
 from khop.data.tables.times import instant
@@ -81,9 +91,8 @@ class LabelReader:
         places = np.array([place.get(name, UNKNOWN) for name in names] + [UNKNOWN], np.int64)
         values = places[codes]
         outside = (codes != UNKNOWN) & (values == UNKNOWN)
-        if outside.any() and self.is_closed:
-            row = int(np.argmax(outside))
-            raise ValueError(self._outside(names[codes[row]], where(row)))
+        if self.is_closed:
+            refuse(outside, where, lambda row: self._outside(names[codes[row]]))
         return Labeled(values, values != UNKNOWN, int(outside.sum()))
 
     def _multi(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
@@ -97,7 +106,7 @@ class LabelReader:
             if name in place:
                 values[row, place[name]] = 1
             elif self.is_closed:
-                raise ValueError(self._outside(name, where(row)))
+                raise ValueError(f"{where(row)}: {self._outside(name)}")
             else:
                 outside.add(row)
         return Labeled(values, known, len(outside))
@@ -109,9 +118,9 @@ class LabelReader:
             return texts_of(pc.list_flatten(lists), self.key, lambda at: where(int(rows[at])))
         return texts_of(array, self.key, where)
 
-    def _outside(self, name: str | None, place: str) -> str:
+    def _outside(self, name: str | None) -> str:
         hint = nearest(str(name), list(self.classes))
-        return f"{place}: {self.key} is {name!r}, which is not among the classes; {hint}"
+        return f"{self.key} is {name!r}, which is not among the classes; {hint}"
 
 
 def _natural(name: str) -> tuple[bool, int, str]:
@@ -164,16 +173,12 @@ def parts_by_hash(texts: Any, split: Split) -> Parts:
 def parts_by_column(array: Any, split: Split, key: str, where: Where) -> Parts:
     """Return the part that each row names; null is in no part."""
     names = {_text(split.train): TRAIN, _text(split.val): VAL, _text(split.test): TEST}
-    parts = np.full(len(array), NONE, np.int8)
-    for row, text in enumerate(texts_of(array, key, where).to_pylist()):
-        if text is None:
-            continue
-        if text not in names:
-            raise ValueError(
-                f"{where(row)}: {key} is {text!r}: must be {', '.join(names)} or null; name other values by "
-                "train, val and test"
-            )
-        parts[row] = names[text]
+    texts = texts_of(array, key, where)
+    found = numpy_of(pc.fill_null(pc.index_in(texts, pa.array(names, pa.string())), -1))
+    rule = f"must be {', '.join(names)} or null; name other values by train, val and test"
+    wrong = (found < 0) & numpy_of(texts.is_valid())
+    refuse(wrong, where, lambda row: f"{key} is {texts[row].as_py()!r}: {rule}")
+    parts: Parts = np.array([*names.values(), NONE], np.int8)[found]
     return parts
 
 
@@ -211,22 +216,16 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
     """Return a column without nulls as keys; ValueError for a null, and for text that is not an integer."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    if array.null_count:
-        row = int(np.argmax(numpy_of(array.is_null())))
-        raise ValueError(
-            f"{where(row)}: {key} is null; an id must not be null, correct the row or exclude it by where"
-        )
+    refuse_null(
+        array, where, f"{key} is null; an id must not be null, correct the row or exclude it by where"
+    )
     if kind == "string":
         reason = "neither text nor an integer; convert the column"
         return string_keys(converted(array, lambda part: part.cast(pa.large_string()), key, where, reason))
     if is_text(array.type):
-        canonical = numpy_of(pc.match_substring_regex(array, _CANONICAL))
-        if not canonical.all():
-            row = int(np.argmin(canonical))
-            raise ValueError(
-                f"{where(row)}: {key} is {array[row].as_py()!r}, but ids of other tables are integers; write "
-                'it as an integer, or import with id_type = "string"'
-            )
+        other = numpy_of(pc.invert(pc.match_substring_regex(array, _CANONICAL)))
+        remedy = 'ids of other tables are integers; write it as an integer, or import with id_type = "string"'
+        refuse(other, where, lambda row: f"{key} is {array[row].as_py()!r}, but {remedy}")
     reason = 'no integer within int64; correct it, or import with id_type = "string"'
     integers = converted(array, lambda part: part.cast(pa.int64()), key, where, reason)
     return np.ascontiguousarray(numpy_of(integers), np.int64)

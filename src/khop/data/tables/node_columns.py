@@ -25,7 +25,7 @@ from khop.data.tables.labels import (
     parts_by_column,
     parts_by_hash,
 )
-from khop.data.tables.packages import is_text, numpy_of, pa, pc, shown, without_blanks
+from khop.data.tables.packages import is_text, numpy_of, pa, pc, refuse, refuse_null, shown, without_blanks
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource
 from khop.data.tables.spec import NodeSpec, Raw, Split, Unit
@@ -317,9 +317,7 @@ def raw_dtype(dtype: Any, asked: str | None = None) -> str:
 
 def raw_values(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArray[Any]:
     """Return numbers in a dtype that holds them exactly; ValueError for a null and for lost digits."""
-    if array.null_count:
-        row = int(np.argmax(numpy_of(array.is_null())))
-        raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which replaces nulls')
+    refuse_null(array, rows.row, f'{key} is null; give kind = "number", which replaces nulls')
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if pa.types.is_nested(array.type) or pa.types.is_binary(array.type):
@@ -333,9 +331,7 @@ def raw_values(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArray
         lost = (stored.astype(values.dtype) != values) & ((values == values) | (stored.dtype.kind == "i"))
     if array.type == pa.uint64():
         lost |= (values > np.uint64(_MOST_INT64)) & (stored.dtype.kind == "i")
-    if lost.any():
-        row = int(np.argmax(lost))
-        raise ValueError(f"{rows.row(row)}: {key} is {values[row]}: beyond {dtype}; correct the row")
+    refuse(lost, rows.row, lambda row: f"{key} is {values[row]}: beyond {dtype}; correct the row")
     return stored
 
 

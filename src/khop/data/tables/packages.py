@@ -255,6 +255,21 @@ def converted(
     raise ValueError(f"{where(row)}: {key} is {shown(array[row])}: {reason}")
 
 
+def refuse(
+    wrong: npt.NDArray[np.bool_], where: Callable[[int], str], text: Callable[[int], str] | str
+) -> None:
+    """Raise ValueError for the first wrong row: its place and a text, which may depend on the row."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(f"{where(row)}: {text if isinstance(text, str) else text(row)}")
+
+
+def refuse_null(array: Any, where: Callable[[int], str], text: str) -> None:
+    """Raise ValueError for the first null of an array."""
+    if array.null_count:
+        refuse(numpy_of(array.is_null()), where, text)
+
+
 def first_failing(rows: int, run: Callable[[int, int], object]) -> int:
     """Return the first row for which `run(first, count)` raises an error of a package, as for all rows."""
     low, high = 0, rows  # rows before `low` are good, one before `high` is bad

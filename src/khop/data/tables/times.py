@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import connected, converted, is_text, numpy_of, pa, pc
+from khop.data.tables.packages import connected, converted, is_text, numpy_of, pa, pc, refuse, refuse_null
 from khop.data.tables.spec import Unit
 
 UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")  # from coarse to fine
@@ -90,9 +90,7 @@ def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -
     ValueError with the row for a null, a fraction of the unit, a time beyond int64, and a local time that
     exists twice or never.
     """
-    if array.null_count:
-        row = int(np.argmax(numpy_of(array.is_null())))
-        raise ValueError(f"{where(row)}: {key} is null; give each row a time, or exclude null times by where")
+    refuse_null(array, where, f"{key} is null; give each row a time, or exclude null times by where")
     own = unit_of(array.type, given, key)
     if may_have_fractions(array.type, given):
         own = finest([own, unit])
@@ -122,25 +120,19 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
         factor = PER_SECOND[own] // PER_SECOND[given.unit or own]
         numbers = np.rint(numbers * factor) if factor > 1 else numbers
         bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2.0**53)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise ValueError(
-                f'{where(row)}: {key} is {numbers[row]!r}: not an exact integer; give time_unit = "us" for '
-                "fractions of seconds, or convert to integers"
-            )
+        remedy = 'give time_unit = "us" for fractions of seconds, or convert to integers'
+        refuse(bad, where, lambda row: f"{key} is {numbers[row]!r}: not an exact integer; {remedy}")
         return numbers.astype(np.int64)
     if pa.types.is_integer(array.type):
-        return _numpy(_cast(array, pa.int64(), key, where))
+        return numpy_of(_cast(array, pa.int64(), key, where))
     if is_text(array.type):
         return _text_counts(array, own, given, key, where)
     if pa.types.is_date(array.type):
         array = _cast(array, pa.timestamp("s"), key, where)
     if array.type.tz is None:
         array = _localized(array, given, key, where)
-    counts = _numpy(array.cast(pa.int64()))
-    infinite = np.abs(counts) == np.iinfo(np.int64).max
-    if infinite.any():
-        raise ValueError(f"{where(int(np.argmax(infinite)))}: {key} is infinite; correct the row")
+    counts = numpy_of(array.cast(pa.int64()))
+    refuse(np.abs(counts) == np.iinfo(np.int64).max, where, f"{key} is infinite; correct the row")
     return counts
 
 
@@ -164,7 +156,7 @@ def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches
     def instants(convert: Callable[[Any], Any], reason: str) -> _Reads:
         def read(array: Any, where: Where) -> npt.NDArray[np.int64]:
             times = _rowwise(array, convert, key, where, reason)
-            return _numpy(
+            return numpy_of(
                 (_localized(times, given, key, where) if times.type.tz is None else times).cast(pa.int64())
             )
 
@@ -179,7 +171,7 @@ def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches
         beyond = f'not a whole number of {unit} within int64; give time_unit = "us", or correct the row'
         yield (
             _matching(r"^-?\d+(\.\d+)?$"),
-            lambda part, where: _numpy(converted(part, numbers, key, where, beyond)),
+            lambda part, where: numpy_of(converted(part, numbers, key, where, beyond)),
         )
     reason = "not an ISO 8601 time; give format, or unit for numbers"
     yield _has_zone, instants(lambda part: part.cast(pa.timestamp(unit, "UTC")), reason)
@@ -256,28 +248,15 @@ def _cast(array: Any, kind: Any, key: str, where: Where) -> Any:
 def _converted(
     values: npt.NDArray[np.int64], own: Unit, unit: Unit, key: str, where: Where
 ) -> npt.NDArray[np.int64]:
+    def refuse_where(wrong: npt.NDArray[np.bool_], problem: str) -> None:
+        refuse(wrong, where, lambda row: f"{key} is {values[row]} {own}: {problem}")
+
     if PER_SECOND[own] > PER_SECOND[unit]:
-        factor = PER_SECOND[own] // PER_SECOND[unit]
-        counts, rest = np.divmod(values, factor)
-        if rest.any():
-            row = int(np.argmax(rest != 0))
-            raise ValueError(
-                f"{where(row)}: {key} is {values[row]} {own}: not a whole number of {unit}; give "
-                f"time_unit = {own!r}"
-            )
+        counts, rest = np.divmod(values, PER_SECOND[own] // PER_SECOND[unit])
+        refuse_where(rest != 0, f"not a whole number of {unit}; give time_unit = {own!r}")
         return counts
     factor = PER_SECOND[unit] // PER_SECOND[own]
     limit = np.iinfo(np.int64).max // factor
     beyond = (values > limit) | (values < -limit)
-    if beyond.any():
-        row = int(np.argmax(beyond))
-        raise ValueError(
-            f"{where(row)}: {key} is {values[row]} {own}: beyond int64 in {unit}; give a coarser "
-            "time_unit, or correct the row"
-        )
+    refuse_where(beyond, f"beyond int64 in {unit}; give a coarser time_unit, or correct the row")
     return values * factor
-
-
-def _numpy(array: Any) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = numpy_of(array)
-    return values
