@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from khop.data.formats.downloads import root_folder
-from khop.data.formats.raw_arrays import NpzArray
+from khop.data.formats.raw_arrays import npz_array
 from khop.data.formats.set_graph import SetGraph
 from khop.data.formats.tensor_file import tensor_file
 from khop.data.importers import ImportContext, PygOptions
@@ -120,8 +120,9 @@ def _made(raw: _Raw, folder: Path) -> Data:
             raise ValueError(f"{folder / name}: no such file; give the folder as it was published")
     if len(raw.files) == 1:  # torch_geometric allows pickles, but only reads these arrays
         arrays = [f"{kind}_{part}" for kind in ("attr", "adj") for part in _SHCHUR_ARRAYS]
-        for name in (*arrays, "labels"):
-            NpzArray.of(folder / raw.files[0], name)
+        with tempfile.TemporaryDirectory() as made:
+            for name in (*arrays, "labels"):
+                npz_array(folder / raw.files[0], name, Path(made))
     with tempfile.TemporaryDirectory() as root, contextlib.redirect_stderr(io.StringIO()):
         for place in {"raw", *(f"{name}/raw" for name in ("Computers", "Photo", "CS", "Physics"))}:
             (Path(root) / place).mkdir(parents=True)

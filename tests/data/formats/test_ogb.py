@@ -17,11 +17,11 @@ from khop.data.formats.ogb import (
     OGB_SETS,
     Directions,
     OgbImporter,
-    OgbRaw,
     edge_table,
     ogb_labels,
     ogb_links,
     ogb_nodes,
+    ogb_raw,
     ogb_splits,
     only_count,
     reverse_of,
@@ -115,7 +115,7 @@ def test_counts_must_agree(tmp_path: Path) -> None:
     raw = arxiv(tmp_path) / "raw"
     gz_rows(raw / "num-edge-list.csv.gz", [[5]])
     with Scratch.beside(tmp_path / "out", 1 << 20) as scratch:
-        read = OgbRaw.read(raw, scratch, "as stored")
+        read = ogb_raw(raw, scratch, "as stored")
         with pytest.raises(ValueError, match=r"edge.csv.gz: has 4 edges, but num-edge-list has 5"):
             list(read.edges())
     gz_rows(raw / "num-node-list.csv.gz", [[2], [3]])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data.formats.layouts import gz_rows
 from khop.data.formats import raw_arrays as module
 from khop.data.formats.raw_arrays import (
-    NpzArray,
     Scratch,
     csv_blocks,
     csv_numbers,
@@ -21,7 +19,8 @@ from khop.data.formats.raw_arrays import (
     csv_table,
     csv_width,
     npy_array,
-    rows_together,
+    npz_array,
+    npz_names,
 )
 
 
@@ -120,50 +119,28 @@ def test_files_with_and_without_a_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_two_cursors_read_the_two_rows(save: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_BYTES", 100)
+def test_arrays_of_an_archive_are_mapped(save: Callable[..., None], tmp_path: Path) -> None:
     values = np.arange(2000).reshape(2, 1000)
-    save(tmp_path / "a.npz", edge_index=values, x=np.ones((7, 3), np.float16))  # type: ignore[operator]
-    found = NpzArray.of(tmp_path / "a.npz", "edge_index")
-    assert found.shape == (2, 1000)
-    rows = [np.concatenate(list(found.numbers(row * 1000, 1000, 64))) for row in range(2)]
-    assert np.array_equal(rows, values)
-    assert np.array_equal(found.whole(), values)
-    blocks = list(NpzArray.of(tmp_path / "a.npz", "x").blocks())
-    assert len(blocks) == 1
-    assert blocks[0].dtype == np.float16
-    assert NpzArray.names(tmp_path / "a.npz") == ["edge_index", "x"]
-    assert NpzArray.find(tmp_path / "a.npz", "y") is None
+    save(tmp_path / "a.npz", edge_index=values, x=np.ones((7, 3), np.float16, "F"))
+    found = npz_array(tmp_path / "a.npz", "edge_index", tmp_path / "unpacked")
+    assert isinstance(found, np.memmap)
+    assert np.array_equal(found, values)
+    assert npz_array(tmp_path / "a.npz", "x", tmp_path / "unpacked").dtype == np.float16
+    assert npz_names(tmp_path / "a.npz") == ["edge_index", "x"]
 
 
-def test_npz_array_what_is_wrong_is_named(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", a=np.array([{}], object), b=np.asfortranarray(np.ones((2, 3))))
+def test_a_wrong_array_of_an_archive_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=np.array([{}], object))
     with pytest.raises(ValueError, match="array a: has Python objects, and reading them executes code"):
-        NpzArray.of(tmp_path / "a.npz", "a")
-    with pytest.raises(ValueError, match="array b: is damaged; download it again"):
-        NpzArray.of(tmp_path / "a.npz", "b")
-    with pytest.raises(ValueError, match="has no array 'c', but a, b"):
-        NpzArray.of(tmp_path / "a.npz", "c")
+        npz_array(tmp_path / "a.npz", "a", tmp_path / "unpacked")
+    with pytest.raises(ValueError, match="has no array 'c', but a"):
+        npz_array(tmp_path / "a.npz", "c", tmp_path / "unpacked")
     np.savez_compressed(tmp_path / "b.npz", a=np.arange(10_000))
     data = bytearray((tmp_path / "b.npz").read_bytes())
     data[2000] ^= 0xFF
     (tmp_path / "b.npz").write_bytes(data)
     with pytest.raises(ValueError, match="array a: is damaged"):
-        NpzArray.of(tmp_path / "b.npz", "a").whole()
-
-
-@given(st.integers(0, 30), st.lists(st.sets(st.integers(1, 29)), min_size=1, max_size=3))
-def test_rows_of_all_streams_meet(count: int, cuts: list[set[int]]) -> None:
-    streams = [iter(np.split(np.arange(count), sorted(cut for cut in at if cut < count))) for at in cuts]
-    rows = [
-        row for parts in rows_together(streams, "a") for row in zip(*(p.tolist() for p in parts), strict=True)
-    ]
-    assert rows == [(row,) * len(cuts) for row in range(count)]
-
-
-def test_streams_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="a: edges and their columns have different numbers of rows"):
-        list(rows_together([iter([np.arange(3)]), iter([np.arange(2)])], "a"))
+        npz_array(tmp_path / "b.npz", "a", tmp_path / "unpacked")
 
 
 @pytest.mark.parametrize("most", [0, 1 << 20])

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from khop.data.formats.downloads import mirrored, root_folder, set_folder
 from khop.data.formats.raw_arrays import (
-    NpzArray,
     Scratch,
     csv_blocks,
     csv_numbers,
     csv_rows,
     csv_table,
-    rows_together,
+    npz_array,
+    npz_names,
 )
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget
 from khop.data.formats.tensor_file import tensor_file
@@ -158,12 +158,6 @@ class OgbRaw:
     columns: Mapping[str, Numbers]  # of nodes
     edges: Callable[[], Iterator[EdgeTable]]
 
-    @classmethod
-    def read(cls, raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
-        """Read node columns; edges are read later, block by block."""
-        opened = _from_npz if (raw / "data.npz").is_file() else _from_csv
-        return opened(raw, scratch, edges)
-
 
 def csv_columns(
     folder: Path, kind: Literal["node", "edge"], rows: int, scratch: Scratch
@@ -202,7 +196,10 @@ def edge_table(ends: tuple[Numbers, Numbers], columns: Mapping[str, Numbers], ed
     return EdgeTable(pair.reshape(-1), pair[:, ::-1].reshape(-1), columns=twice)
 
 
-def _from_csv(raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
+def ogb_raw(raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
+    """Read node columns; edges are read later, block by block."""
+    if (raw / "data.npz").is_file():
+        return _from_npz(raw / "data.npz", scratch, edges)
     num_nodes = only_count(raw / "num-node-list.csv.gz")
     num_edges = only_count(raw / "num-edge-list.csv.gz")
     columns = csv_columns(raw, "node", num_nodes, scratch)
@@ -225,32 +222,27 @@ def csv_edges(folder: Path, num_edges: int, scratch: Scratch, edges: Directions)
         )
 
 
-def _from_npz(raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
-    path = raw / "data.npz"
-    counts = NpzArray.of(path, "num_nodes_list").whole()
+def _from_npz(path: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
+    counts, names = npz_array(path, "num_nodes_list", scratch.folder), npz_names(path)
     if len(counts) != 1:
         raise ValueError(f"{path}: the set has {len(counts)} graphs; only sets of one graph are read")
-    columns = {}
-    for name in NpzArray.names(path):
-        if name.startswith("node_"):
-            given = NpzArray.of(path, name)
-            made = scratch.filled(given.shape, given.dtype, given.blocks(), f"{path}, array {name}")
-            columns[_column(name)] = flat(made)
-    return OgbRaw(int(counts[0]), columns, partial(_npz_edges, path, edges))
+    of_nodes = [name for name in names if name.startswith("node_")]
+    columns = {_column(name): flat(npz_array(path, name, scratch.folder)) for name in of_nodes}
+    return OgbRaw(int(counts[0]), columns, partial(_npz_edges, path, scratch, edges))
 
 
-def _npz_edges(path: Path, edges: Directions) -> Iterator[EdgeTable]:
-    """Yield edges from two cursors in edge_index: the sources come first, then the destinations."""
-    index = NpzArray.of(path, "edge_index")
-    if len(index.shape) != 2 or index.shape[0] != 2:
+def _npz_edges(path: Path, scratch: Scratch, edges: Directions) -> Iterator[EdgeTable]:
+    index = npz_array(path, "edge_index", scratch.folder)
+    if index.ndim != 2 or len(index) != 2:
         raise ValueError(f"{path}, array edge_index: has shape {index.shape}, but (2, edges) is expected")
-    count = index.shape[1]
-    ends = [index.numbers(row * count, count, _EDGES_AT_ONCE) for row in range(2)]
-    names = [name for name in NpzArray.names(path) if name.startswith("edge_") and name != "edge_index"]
-    columns = [NpzArray.of(path, name).blocks() for name in names]
-    for sources, destinations, *values in rows_together([*ends, *columns], str(path)):
-        of_block = {_column(name): flat(of) for name, of in zip(names, values, strict=True)}
-        yield edge_table((sources, destinations), of_block, edges)
+    names = [name for name in npz_names(path) if name.startswith("edge_") and name != "edge_index"]
+    columns = {_column(name): flat(npz_array(path, name, scratch.folder)) for name in names}
+    if any(len(column) != index.shape[1] for column in columns.values()):
+        raise ValueError(f"{path}: edges and their columns have different numbers of rows; download it again")
+    for first in range(0, index.shape[1], _EDGES_AT_ONCE):
+        rows = slice(first, first + _EDGES_AT_ONCE)
+        of_block = {name: column[rows] for name, column in columns.items()}
+        yield edge_table((index[0, rows], index[1, rows]), of_block, edges)
 
 
 def _column(name: str) -> str:
@@ -313,10 +305,10 @@ def ogb_nodes(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratc
     if ogb.kind == "typed":
         return _typed(ogb, folder, directions, scratch)
     both: Directions = "both directions" if "both directions" in (ogb.edges, directions) else "as stored"
-    raw = OgbRaw.read(folder / "raw", scratch, both)
+    raw = ogb_raw(folder / "raw", scratch, both)
     splits = ogb_splits(folder / "split" / ogb.split)
     nodes = NodeTable(raw.num_nodes, dict(raw.columns), splits)
-    labels = _labels(ogb, folder / "raw", raw.num_nodes)
+    labels = _labels(ogb, folder / "raw", raw.num_nodes, scratch)
     return SetGraph(
         ogb.name, {NODE: labeled(nodes, labels, ogb)}, {EDGE: EdgeChunks(raw.edges())}, {NODE: task(ogb)}
     )
@@ -333,10 +325,10 @@ def task(ogb: OgbSet) -> str:
     return "node-classification" if ogb.num_classes else "multi-label"
 
 
-def _labels(ogb: OgbSet, raw: Path, count: int) -> npt.NDArray[Any]:
+def _labels(ogb: OgbSet, raw: Path, count: int, scratch: Scratch) -> npt.NDArray[Any]:
     path = raw / "node-label.npz"
     if path.is_file():
-        return ogb_labels(NpzArray.of(path, "node_label").whole(), ogb.num_classes, path)
+        return ogb_labels(npz_array(path, "node_label", scratch.folder), ogb.num_classes, path)
     path = raw / "node-label.csv.gz"
     return ogb_labels(csv_numbers(path, count), ogb.num_classes, path)
 
@@ -376,7 +368,7 @@ def ogb_links(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratc
         nodes = dict(typed_nodes(raw, scratch))
         tables = {t: _table(_only(parts, raw, t)) for t in triplets(raw)}
     else:
-        raw_set = OgbRaw.read(folder / "raw", scratch, "as stored")
+        raw_set = ogb_raw(folder / "raw", scratch, "as stored")
         nodes = {NODE: NodeTable(raw_set.num_nodes, dict(raw_set.columns))}
         tables = {EDGE: _table(parts)}
     if "both directions" in (ogb.edges, directions):

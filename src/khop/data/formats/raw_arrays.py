@@ -1,4 +1,4 @@
-"""Arrays of public datasets, read in blocks: CSV files without a header, .npy and .npz files."""
+"""Arrays of public datasets: CSV files without a header in blocks, .npy and .npz files."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import csv
 import gzip
 import itertools
 import math
+import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from khop.data.tables.packages import explained, pa, pa_csv, reading
 from khop.graph.atomic import check_disk
-from khop.graph.npy import header_of
 
 _BLOCK_BYTES = 16 << 20
 
@@ -67,33 +67,19 @@ def csv_numbers(path: Path, rows: int | None = None, scratch: Scratch | None = N
     Nulls are NaN. `rows` is the expected number of rows; ValueError if the file has a different number. With
     `scratch`, a large array is memory-mapped.
     """
-    try:
-        return _array(path, csv_blocks(path, "int64"), "int64", rows, scratch)
-    except pa.ArrowInvalid:
-        # Through float64, like the publishers' readers, for the same bits.
-        blocks = (block.astype(np.float32) for block in _readable(path))
-        return _array(path, blocks, "float32", rows, scratch)
-
-
-def _readable(path: Path) -> Iterator[Numbers]:
-    with reading(str(path), "download it again", "is not a table of numbers"):
-        yield from csv_blocks(path, "float64")
-
-
-def _array(
-    path: Path, blocks: Iterator[Numbers], dtype: str, rows: int | None, scratch: Scratch | None
-) -> Numbers:
     width = csv_width(path) or 1
-    if rows is None or scratch is None:
-        parts = list(blocks)
-        made = np.concatenate(parts) if parts else np.empty((0, width), dtype)
-        if rows is not None and len(made) != rows:
-            raise ValueError(
-                f"{path}: has {len(made):,} rows, but {rows:,} are expected; download the set again, or "
-                "correct it"
-            )
-        return made
-    return scratch.filled((rows, width), dtype, blocks, str(path))
+
+    def made(blocks: Iterator[Numbers], dtype: str) -> Numbers:
+        if rows is None:
+            return np.concatenate([np.empty((0, width), dtype), *blocks])
+        return (scratch or Scratch(Path(), sys.maxsize)).filled((rows, width), dtype, blocks, str(path))
+
+    try:
+        return made(csv_blocks(path, "int64"), "int64")
+    except pa.ArrowInvalid:
+        with reading(str(path), "download it again", "is not a table of numbers"):
+            # Through float64, like the publishers' readers, for the same bits.
+            return made((block.astype(np.float32) for block in csv_blocks(path, "float64")), "float32")
 
 
 def csv_table(path: Path) -> dict[str, list[str]]:
@@ -130,110 +116,37 @@ def npy_array(path: Path, raw_width: int | None = None) -> npt.NDArray[Any]:
         raise ValueError(f"{path}: no such file; give the folder as it was published") from None
     except ValueError:
         size = path.stat().st_size
-        if raw_width is None or size % (4 * raw_width) or _has_header(path):
+        with path.open("rb") as file:
+            has_header = file.read(6) == b"\x93NUMPY"
+        if raw_width is None or size % (4 * raw_width) or has_header:
             raise ValueError(f"{path}: is damaged, or not a .npy file; download it again") from None
         return np.memmap(path, np.float32, "r", shape=(size // (4 * raw_width), raw_width))
 
 
-def _has_header(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(6) == b"\x93NUMPY"
+def npz_names(path: Path) -> list[str]:
+    """Return the names of all arrays of an .npz file."""
+    with reading(str(path), "download it again"), zipfile.ZipFile(path) as archive:
+        return [entry.removesuffix(".npy") for entry in archive.namelist()]
 
 
-BLOCK_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class NpzArray:
-    """One array of an .npz file, compressed or not."""
-
-    path: Path
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @classmethod
-    def find(cls, path: Path, name: str) -> NpzArray | None:
-        """Read the header of an array; None if it does not exist. Nothing is unpickled."""
-        try:
-            with zipfile.ZipFile(path) as archive:
-                if f"{name}.npy" not in archive.namelist():
-                    return None
-                with archive.open(f"{name}.npy") as file:
-                    descr, shape = header_of(cast(BinaryIO, file))
-        except (zipfile.BadZipFile, ValueError):
-            raise ValueError(f"{path}, array {name}: is damaged; download it again") from None
-        dtype = np.dtype(descr)
-        if dtype.hasobject:
-            raise ValueError(
-                f"{path}, array {name}: has Python objects, and reading them executes code of the file; "
-                "convert it yourself if you trust it, by numpy.savez of plain arrays"
-            )
-        return cls(path, name, dtype, shape)
-
-    @classmethod
-    def of(cls, path: Path, name: str) -> NpzArray:
-        """Read the header of an array that must exist."""
-        found = cls.find(path, name)
-        if found is None:
-            raise ValueError(
-                f"{path}: has no array {name!r}, but {', '.join(cls.names(path))}; download the set again"
-            )
-        return found
-
-    @staticmethod
-    def names(path: Path) -> list[str]:
-        """Return the names of all arrays of a file."""
-        with reading(str(path), "download it again"), zipfile.ZipFile(path) as archive:
-            return [entry.removesuffix(".npy") for entry in archive.namelist()]
-
-    def whole(self) -> npt.NDArray[Any]:
-        """Return the whole array."""
-        parts = [block.reshape(-1) for block in self.blocks()]
-        flat = np.concatenate(parts) if parts else np.empty(0, self.dtype)
-        return flat.reshape(self.shape)
-
-    def blocks(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield the rows of the array, some MiB at a time."""
-        width = math.prod(self.shape[1:])
-        rows = max(1, BLOCK_BYTES // max(1, width * self.dtype.itemsize))
-        for flat in self.numbers(0, math.prod(self.shape), rows * width):
-            yield flat.reshape(-1, *self.shape[1:])
-
-    def numbers(self, first: int, count: int, at_once: int) -> Iterator[npt.NDArray[Any]]:
-        """Yield `count` numbers from position `first` on, in the array's order, `at_once` together."""
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
-            header_of(cast(BinaryIO, file))
-            file.seek(first * self.dtype.itemsize, 1)  # for a compressed array: decompressed and discarded
-            for start in range(0, count, max(1, at_once)):
-                yield self._read(file, min(at_once, count - start))
-
-    def _read(self, file: IO[bytes], count: int) -> npt.NDArray[Any]:
-        with reading(f"{self.path}, array {self.name}", "download it again", "is damaged"):
-            data = file.read(count * self.dtype.itemsize)
-        if len(data) < count * self.dtype.itemsize:
-            raise ValueError(f"{self.path}, array {self.name}: ends too early; download it again")
-        return np.frombuffer(data, self.dtype)
-
-
-def rows_together(streams: Sequence[Iterator[Numbers]], name: str) -> Iterator[tuple[Numbers, ...]]:
-    """Yield the same rows of all streams, regardless of their blocks.
-
-    ValueError unless all streams have the same number of rows; `name` for errors.
-    """
-    held = [next(stream, None) for stream in streams]
-    while True:
-        blocks = [block for block in held if block is not None]
-        if len(blocks) < len(held):
-            break
-        rows = min(len(block) for block in blocks)
-        yield tuple(block[:rows] for block in blocks)
-        held = [
-            block[rows:] if len(block) > rows else next(stream, None)
-            for block, stream in zip(blocks, streams, strict=True)
-        ]
-    if any(block is not None and len(block) for block in held):
-        raise ValueError(f"{name}: edges and their columns have different numbers of rows; download it again")
+def npz_array(path: Path, name: str, folder: Path) -> Numbers:
+    """Unpack an array of an .npz file into a folder, and map it. Nothing is unpickled."""
+    names, place = npz_names(path), f"{path}, array {name}"
+    if name not in names:
+        raise ValueError(f"{path}: has no array {name!r}, but {', '.join(names)}; download the set again")
+    with reading(place, "download it again", "is damaged"), zipfile.ZipFile(path) as archive:
+        check_disk(folder, archive.getinfo(f"{name}.npy").file_size, "an array while it is read")
+        copy = archive.extract(f"{name}.npy", folder / path.name)
+    try:
+        mapped: Numbers = np.load(copy, mmap_mode="r", allow_pickle=False)
+        return mapped
+    except ValueError as error:
+        problem = (
+            "has Python objects, and reading them executes code of the file; convert it yourself if you "
+            "trust it, by numpy.savez of plain arrays"
+        )
+        is_known = "Python objects" in str(error)
+        raise ValueError(f"{place}: {problem if is_known else 'is damaged; download it again'}") from None
 
 
 @dataclass(frozen=True)
