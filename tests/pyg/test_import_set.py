@@ -13,13 +13,13 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 import khop
 from data.formats.layouts import reddit, saint, shchur
 from data.formats.server import FileServer
-from khop.data.importers import ImportContext, PygOptions
+from khop.data.importers import ImportContext, Pyg
 from khop.graph.folder import standard_set
 from khop.pyg.import_set import PygImporter
 
 
 def imported(home: Path, name: str, **options: str) -> khop.Graph:
-    importer = PygImporter(PygOptions(name, **options), ImportContext(home, cache=home / "cache"))
+    importer = PygImporter(Pyg(name, **options), ImportContext(home, cache=home / "cache"))
     out = home / f"graph-{len(list(home.iterdir()))}"
     importer.write(out)
     return khop.open_graph(out)

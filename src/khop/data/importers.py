@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from khop.components import Family, ImportedLater
 from khop.graph.atomic import ProgressCallback
@@ -84,43 +84,32 @@ class PublishedSet:
 
 
 @dataclass(frozen=True)
-class OgbOptions(PublishedSet):
-    """Options of an import of an OGB dataset."""
+class Ogb(PublishedSet):
+    """A node or link dataset of OGB."""
 
+    build: ClassVar = ImportedLater("khop.data.formats.ogb:OgbImporter")
     name: str
     """Name of the set, as in ogb:ogbn-arxiv"""
     undirected: bool = False
     """Add the opposite of each edge: to the same edge type, or as rev_RELATION if there are several types"""
 
 
-class Ogb:
-    """A node or link dataset of OGB."""
-
-    Options = OgbOptions
-    build = ImportedLater("khop.data.formats.ogb:OgbImporter")
-
-
 @dataclass(frozen=True)
-class PygOptions(PublishedSet):
-    """Options of an import of a data set of torch_geometric."""
+class Pyg(PublishedSet):
+    """A data set of torch_geometric with one graph."""
 
+    build: ClassVar = ImportedLater("khop.pyg.import_set:PygImporter")
     name: str
     """Name of the set, as in pyg:Reddit, or the folder where torch_geometric keeps it"""
     root: str | None = None
     """Folder with raw files or processed/data.pt; without it, the set is downloaded into the cache"""
 
 
-class Pyg:
-    """A data set of torch_geometric with one graph."""
-
-    Options = PygOptions
-    build = ImportedLater("khop.pyg.import_set:PygImporter")
-
-
 @dataclass(frozen=True)
-class IgbOptions(PublishedSet):
-    """Options of an import of the Illinois Graph Benchmark."""
+class Igb(PublishedSet):
+    """A size of the Illinois Graph Benchmark."""
 
+    build: ClassVar = ImportedLater("khop.data.formats.igb:IgbImporter")
     name: str
     """Size, as in igb:tiny; with all node types, igb:hetero-tiny"""
     classes: Literal["19", "2983"] = "19"
@@ -132,32 +121,20 @@ class IgbOptions(PublishedSet):
     a self loop per paper and direction, as MLPerf's benchmark reads them (mlperf)"""
 
 
-class Igb:
-    """A size of the Illinois Graph Benchmark."""
-
-    Options = IgbOptions
-    build = ImportedLater("khop.data.formats.igb:IgbImporter")
-
-
 @dataclass(frozen=True)
-class DglOptions:
-    """Options of an import of CSV files."""
+class Dgl:
+    """A folder of DGL's CSVDataset."""
 
+    build: ClassVar = ImportedLater("khop.data.formats.dgl:DglImporter")
     name: str
     """Folder with meta.yaml and its CSV files, as in dgl:FOLDER"""
 
 
-class Dgl:
-    """A folder of DGL's CSVDataset."""
-
-    Options = DglOptions
-    build = ImportedLater("khop.data.formats.dgl:DglImporter")
-
-
 @dataclass(frozen=True)
-class EdgeFileOptions:
-    """Options of an import of a file of edges."""
+class EdgeFile:
+    """A file of edges."""
 
+    build: ClassVar = ImportedLater("khop.data.formats.edge_file:EdgeFileImporter")
     name: str
     """Edge list, or GraphML, GML, GEXF, Pajek or MatrixMarket file, also .gz, as in edges:FILE"""
     undirected: bool = False
@@ -166,36 +143,22 @@ class EdgeFileOptions:
     """First line of an edge list: yes, it names the columns; no, it is an edge; auto, found from the lines"""
 
 
-class EdgeFile:
-    """A file of edges."""
-
-    Options = EdgeFileOptions
-    build = ImportedLater("khop.data.formats.edge_file:EdgeFileImporter")
-
-
 @dataclass(frozen=True)
-class MovielensOptions(PublishedSet):
-    """Options of an import of MovieLens."""
+class Movielens(PublishedSet):
+    """A set of MovieLens ratings."""
 
+    build: ClassVar = ImportedLater("khop.data.formats.movielens:MovielensImporter")
     name: str
     """Name of the set, as in movielens:ml-1m"""
 
 
-class Movielens:
-    """A set of MovieLens ratings."""
-
-    Options = MovielensOptions
-    build = ImportedLater("khop.data.formats.movielens:MovielensImporter")
-
-
 @dataclass(frozen=True)
-class RelbenchOptions(PublishedSet):
-    """Options of an import of a RelBench database."""
+class Relbench(PublishedSet):
+    """A database of RelBench."""
 
+    build: ClassVar = ImportedLater("khop.data.formats.relbench:RelbenchImporter")
     name: str
     """Name of the database, as in relbench:rel-f1"""
-    root: str | None = None
-    """Folder with the database as published; without it, the database is downloaded into the cache"""
     mirror: str | None = None
     """Address of a folder with a folder for each database, to download from instead of the publisher"""
     val: str | None = None
@@ -205,10 +168,3 @@ class RelbenchOptions(PublishedSet):
     task: str | None = None
     """Task of the database, such as driver-dnf; a run file and the labels of a node task are written to the
     folder OUT-TASK, and the links of a recommendation task become edges with times"""
-
-
-class Relbench:
-    """A database of RelBench."""
-
-    Options = RelbenchOptions
-    build = ImportedLater("khop.data.formats.relbench:RelbenchImporter")

@@ -25,7 +25,7 @@ from khop.data.formats.downloads import root_folder
 from khop.data.formats.raw_arrays import npz_array
 from khop.data.formats.set_graph import SetGraph
 from khop.data.formats.tensor_file import tensor_file
-from khop.data.importers import ImportContext, PygOptions
+from khop.data.importers import ImportContext, Pyg
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.build import edge_table, node_table
 from khop.pyg.convert import graph_from_pyg
@@ -72,7 +72,7 @@ PYG_RAW: Mapping[str, _Raw] = {
 class PygImporter:
     """An import of a torch_geometric dataset."""
 
-    options: PygOptions
+    options: Pyg
     context: ImportContext
 
     @property

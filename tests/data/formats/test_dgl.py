@@ -9,13 +9,13 @@ import pytest
 import khop
 from data.formats.layouts import csv_dataset
 from khop.data.formats.dgl import DglImporter
-from khop.data.importers import DglOptions, ImportContext
+from khop.data.importers import Dgl, ImportContext
 
 FOLLOWS = ("user", "follow", "user")
 
 
 def imported(home: Path) -> khop.Graph:
-    DglImporter(DglOptions("set"), ImportContext(home)).write(home / "out")
+    DglImporter(Dgl("set"), ImportContext(home)).write(home / "out")
     return khop.open_graph(home / "out")
 
 
@@ -103,7 +103,7 @@ def written(folder: Path, files: dict[str, str]) -> None:
 
 def test_default_names(tmp_path: Path) -> None:
     written(tmp_path / "set", DEFAULT)
-    said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    said = DglImporter(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
     assert said == ["3 node; 3 node to node", "type '_V' is 'node'"]
     csc = khop.open_graph(tmp_path / "out").csc(("node", "to", "node"))
     assert (csc.indices.tolist(), csc.destinations().tolist()) == ([2, 0, 1], [0, 1, 2])
@@ -119,7 +119,7 @@ def test_rows_with_several_marks_are_in_the_first_split(tmp_path: Path) -> None:
         "edges_0.csv": "src_id,dst_id," + (head + marks).format("0,1"),
     }
     written(tmp_path / "set", files)
-    said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out")
+    said = DglImporter(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out")
     note = "4 marks are ignored, because their row is already in an earlier split (order: train, val, test)"
     assert [f"{name}: {note}" in said for name in ("nodes_0.csv", "edges_0.csv")] == [True, True]
     graph = khop.open_graph(tmp_path / "out")
@@ -133,7 +133,7 @@ def test_rows_with_several_marks_are_in_the_first_split(tmp_path: Path) -> None:
 
 def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
     written(tmp_path / "set", TYPED)
-    said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    said = DglImporter(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
     graph = khop.open_graph(tmp_path / "out")
     assert said[0] == "3 user, 3 item; 2 user follow user, 2 user like item"
     notes = [note.replace(f"{tmp_path / 'set'}/", "") for note in said[1:]]
@@ -160,4 +160,4 @@ def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_spec_gives_the_name(tmp_path: Path) -> None:
-    assert DglImporter(DglOptions("."), ImportContext(tmp_path / "set")).name == "set"
+    assert DglImporter(Dgl("."), ImportContext(tmp_path / "set")).name == "set"

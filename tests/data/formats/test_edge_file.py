@@ -18,7 +18,7 @@ import scipy.sparse
 
 import khop
 from khop.data.formats.edge_file import EdgeFileImporter, Header, ReadEdges, edge_list
-from khop.data.importers import EdgeFileOptions, ImportContext
+from khop.data.importers import EdgeFile, ImportContext
 from khop.kernels.id_table import StringKeys
 
 EDGE, BACK = ("node", "to", "node"), ("node", "rev_to", "node")
@@ -37,7 +37,7 @@ WRITERS: dict[str, Callable[..., None]] = {
 
 def imported(path: Path, *, undirected: bool = False) -> tuple[khop.Graph, list[str]]:
     """Return the graph of a file, and what the import says."""
-    importer = EdgeFileImporter(EdgeFileOptions(path.name, undirected), ImportContext(path.parent))
+    importer = EdgeFileImporter(EdgeFile(path.name, undirected), ImportContext(path.parent))
     out = path.parent / f"{path.name}-out"
     said = importer.write(out).split("\n")
     return khop.open_graph(out), said

@@ -11,7 +11,7 @@ import khop
 from data.formats.layouts import movielens
 from data.formats.server import FileServer
 from khop.data.formats.movielens import MovielensImporter, movielens_tables
-from khop.data.importers import ImportContext, MovielensOptions
+from khop.data.importers import ImportContext, Movielens
 from khop.run.proposed_run import proposed_run
 
 RATES = ("user", "rates", "movie")
@@ -22,7 +22,7 @@ RATES = ("user", "rates", "movie")
 )
 def test_ratings_are_split_by_time(name: str, layout: str, tmp_path: Path) -> None:
     movielens(tmp_path / name, layout)
-    importer = MovielensImporter(MovielensOptions(name, root="."), ImportContext(tmp_path))
+    importer = MovielensImporter(Movielens(name, root="."), ImportContext(tmp_path))
     assert importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
     graph = khop.open_graph(tmp_path / "out")
     assert graph.num_edges(RATES) == 20
@@ -36,7 +36,7 @@ def test_a_set_without_a_fixed_checksum_from_a_server(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "served" / "ml-latest-small"), "zip", tmp_path / "files")
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
-        importer = MovielensImporter(MovielensOptions("ml-latest-small", mirror=server.url), context)
+        importer = MovielensImporter(Movielens("ml-latest-small", mirror=server.url), context)
         assert (
             importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
         )
@@ -44,8 +44,8 @@ def test_a_set_without_a_fixed_checksum_from_a_server(tmp_path: Path) -> None:
 
 def test_wrong_names_and_folders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="movielens:ml-2m: no such set; did you mean"):
-        MovielensImporter(MovielensOptions("ml-2m"), ImportContext(tmp_path))
-    importer = MovielensImporter(MovielensOptions("ml-1m", root="."), ImportContext(tmp_path))
+        MovielensImporter(Movielens("ml-2m"), ImportContext(tmp_path))
+    importer = MovielensImporter(Movielens("ml-1m", root="."), ImportContext(tmp_path))
     with pytest.raises(
         ValueError, match=r"has none of ratings.csv, ratings.dat, u.data, .*; give the folder of ml-1m"
     ):
@@ -74,7 +74,7 @@ def test_ratings_that_are_left_out_are_counted(tmp_path: Path) -> None:
     movielens(tmp_path / "ml-latest-small", "csv")
     with (tmp_path / "ml-latest-small" / "ratings.csv").open("a") as ratings:
         ratings.write("1,77,3.0,1030\n,2,3.0,1031\n")  # no such movie; no user
-    importer = MovielensImporter(MovielensOptions("ml-latest-small", root="."), ImportContext(tmp_path))
+    importer = MovielensImporter(Movielens("ml-latest-small", root="."), ImportContext(tmp_path))
     said = importer.write(tmp_path / "out").splitlines()
     assert said == [
         "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user",

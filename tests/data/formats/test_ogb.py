@@ -28,7 +28,7 @@ from khop.data.formats.ogb import (
     triplets,
 )
 from khop.data.formats.raw_arrays import Scratch
-from khop.data.importers import ImportContext, OgbOptions
+from khop.data.importers import ImportContext, Ogb
 from khop.run.proposed_run import proposed_run
 
 
@@ -37,7 +37,7 @@ def test_the_folder_of_a_set_is_found_where_it_is_unpacked(place: str, tmp_path:
     made = arxiv(tmp_path / "published")
     root = tmp_path / "root"
     shutil.copytree(made, root / place)
-    importer = OgbImporter(OgbOptions("ogbn-arxiv", root="root"), ImportContext(tmp_path))
+    importer = OgbImporter(Ogb("ogbn-arxiv", root="root"), ImportContext(tmp_path))
     assert importer.name == "ogbn-arxiv"
     assert importer.write(tmp_path / "out") == "5 node; 4 node to node"
     assert khop.open_graph(tmp_path / "out").num_edges(("node", "to", "node")) == 4
@@ -48,7 +48,7 @@ def test_a_set_comes_from_a_server_once(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "served" / "arxiv"), "zip", tmp_path / "published")
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
-        importer = OgbImporter(OgbOptions("ogbn-arxiv", mirror=server.url), context)
+        importer = OgbImporter(Ogb("ogbn-arxiv", mirror=server.url), context)
         importer.write(tmp_path / "one")
     importer.write(tmp_path / "two")  # the server is gone
     assert khop.open_graph(tmp_path / "one").schema == khop.open_graph(tmp_path / "two").schema
@@ -59,8 +59,8 @@ def test_an_unknown_set_and_a_wrong_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="ogb:ogbn-arxivs: no such node or link set; did you mean ogbn-arxiv"
     ):
-        OgbImporter(OgbOptions("ogbn-arxivs"), ImportContext(tmp_path))
-    importer = OgbImporter(OgbOptions("ogbn-arxiv", root="."), ImportContext(tmp_path))
+        OgbImporter(Ogb("ogbn-arxivs"), ImportContext(tmp_path))
+    importer = OgbImporter(Ogb("ogbn-arxiv", root="."), ImportContext(tmp_path))
     with pytest.raises(ValueError, match="has none of raw, arxiv/raw, ogbn_arxiv/raw, .*arxiv.zip"):
         importer.write(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -284,7 +284,7 @@ def test_no_space_for_published_negatives_leaves_no_graph(tmp_path: Path) -> Non
                "target_node_neg": random.integers(5, size=(1, 1 << 20))}
         for name in ("train", "valid", "test")
     })  # fmt: skip
-    importer = OgbImporter(OgbOptions("ogbl-citation2", root="sets"), ImportContext(tmp_path))
+    importer = OgbImporter(Ogb("ogbl-citation2", root="sets"), ImportContext(tmp_path))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     try:

@@ -14,14 +14,14 @@ import khop
 from data.formats.layouts import relbench
 from data.formats.server import FileServer
 from khop.data.formats.relbench import RelbenchImporter, RelbenchTable, relbench_spec
-from khop.data.importers import ImportContext, RelbenchOptions
+from khop.data.importers import ImportContext, Relbench
 from khop.graph.folder import open_folder, recorded_cut_offs
 
 
 @pytest.mark.parametrize("root", ["rel-f1/db", "rel-f1", "."])
 def test_tables_and_foreign_keys(root: str, tmp_path: Path) -> None:
     relbench(tmp_path / "rel-f1" / "db")
-    importer = RelbenchImporter(RelbenchOptions("rel-f1", root=root), ImportContext(tmp_path))
+    importer = RelbenchImporter(Relbench("rel-f1", root=root), ImportContext(tmp_path))
     said = importer.write(tmp_path / "out").split("\n")
     assert said[0] == "2 drivers, 4 results; 2 results driverId drivers, 2 drivers rev-driverId results"
     assert said[1:3] == [
@@ -46,18 +46,18 @@ def test_a_database_from_a_server_with_other_cut_offs(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "served" / "rel-own" / "db"), "zip", tmp_path / "files")
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
-        options = RelbenchOptions("rel-own", mirror=server.url, val="2004-01-01", test="2006-01-01")
+        options = Relbench("rel-own", mirror=server.url, val="2004-01-01", test="2006-01-01")
         RelbenchImporter(options, context).write(tmp_path / "out")
     assert khop.open_graph(tmp_path / "out").num_nodes("results") == 4
 
 
 def test_cut_offs_and_folders_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="relbench:rel-own: give the first days of validation and test"):
-        RelbenchImporter(RelbenchOptions("rel-own"), ImportContext(tmp_path))
+        RelbenchImporter(Relbench("rel-own"), ImportContext(tmp_path))
     with pytest.raises(ValueError, match="--val soon: must be a day"):
-        RelbenchImporter(RelbenchOptions("rel-f1", val="soon"), ImportContext(tmp_path))
+        RelbenchImporter(Relbench("rel-f1", val="soon"), ImportContext(tmp_path))
     with pytest.raises(ValueError, match=r"has none of \*.parquet, db/\*.parquet"):
-        RelbenchImporter(RelbenchOptions("rel-f1", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
+        RelbenchImporter(Relbench("rel-f1", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
 
 
 def test_keys_times_and_kinds(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
-from khop.data.importers import DglOptions, ImportContext
+from khop.data.importers import Dgl, ImportContext
 from khop.data.tables.labels import canonical_integers, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
 from khop.data.tables.read_spec import validated
@@ -92,7 +92,7 @@ class DglMeta(BaseModel):
 class DglImporter:
     """An import of the CSV files of a folder."""
 
-    options: DglOptions
+    options: Dgl
     context: ImportContext
 
     @property

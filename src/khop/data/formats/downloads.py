@@ -13,9 +13,9 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from khop.data.importers import ImportContext, PublishedSet
 from khop.graph.atomic import Meter, ProgressCallback, check_disk, new_folder
@@ -135,11 +135,16 @@ def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
-                members = [_of_zip(opened, entry) for entry in opened.infolist()]
-                _unpack(archive, folder, members, notice)
+                _unpack(archive, folder, opened.extract, [
+                    (entry, entry.filename, entry.file_size, not stat.S_ISLNK(entry.external_attr >> 16))
+                    for entry in opened.infolist()
+                ], notice)  # fmt: skip
         elif tarfile.is_tarfile(archive):
+            # Python before 3.11.4 has no filters; `_unpack` has made their checks.
+            settings = {"filter": "data"} if hasattr(tarfile, "data_filter") else {"set_attrs": False}
             with tarfile.open(archive) as tar:
-                _unpack(archive, folder, [_of_tar(tar, entry) for entry in tar], notice)
+                of_tar = [(one, one.name, one.size, one.isreg() or one.isdir()) for one in tar]
+                _unpack(archive, folder, partial(tar.extract, **settings), of_tar, notice)
         else:
             raise ValueError(f"{archive}: neither a .zip nor a .tar archive; remove it and import again")
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError):
@@ -152,42 +157,21 @@ def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None
     return folder
 
 
-@dataclass(frozen=True)
-class _Member:
-    name: str
-    size: int
-    is_plain: bool  # a file or a folder
-    extract: Callable[[Path], object]
-
-
-def _of_zip(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Member:
-    is_link = stat.S_ISLNK(entry.external_attr >> 16)
-    return _Member(entry.filename, entry.file_size, not is_link, partial(opened.extract, entry))
-
-
-def _of_tar(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> _Member:
-    # Python before 3.11.4 has no filters; `_unpack` has made their checks.
-    extract = (
-        partial(tar.extract, entry, filter="data")
-        if hasattr(tarfile, "data_filter")
-        else partial(tar.extract, entry, set_attrs=False)
-    )
-    return _Member(entry.name, entry.size, entry.isreg() or entry.isdir(), extract)
-
-
-def _unpack(archive: Path, folder: Path, members: Sequence[_Member], notice: ProgressCallback | None) -> None:
+def _unpack(
+    archive: Path,
+    folder: Path,
+    extract: Callable[[Any, Path], object],
+    members: Sequence[tuple[Any, str, int, bool]],  # with name, size, and True for a file or a folder
+    notice: ProgressCallback | None,
+) -> None:
     limit = max(_LEAST_LIMIT, MOST_EXPANSION * archive.stat().st_size)
-    total = sum(member.size for member in members)
-    for member in members:
-        path = PurePosixPath(member.name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts:
-            raise ValueError(
-                f"{archive}: member {member.name!r} is outside the folder; do not use this archive"
-            )
-        if not member.is_plain:
-            raise ValueError(
-                f"{archive}: member {member.name!r} is a link or device; do not use this archive"
-            )
+    total = sum(size for _, _, size, _ in members)
+    for _, name, _, is_plain in members:
+        path = PurePosixPath(name.replace("\\", "/"))
+        is_outside = path.is_absolute() or ".." in path.parts
+        if is_outside or not is_plain:
+            problem = "is outside the folder" if is_outside else "is a link or device"
+            raise ValueError(f"{archive}: member {name!r} {problem}; do not use this archive")
     if total > limit or len(members) > _MOST_MEMBERS:
         raise ValueError(
             f"{archive}: its members take more than {limit / 1e9:,.2f} GB, {MOST_EXPANSION} times the "
@@ -197,9 +181,9 @@ def _unpack(archive: Path, folder: Path, members: Sequence[_Member], notice: Pro
     check_disk(folder, total, "the unpacked set")
     meter = Meter(total, notice)
     with new_folder(folder) as made:
-        for member in members:
-            member.extract(made)
-            meter.at(f"unpacking {member.name}", member.size)
+        for member, name, size, _ in members:
+            extract(member, made)
+            meter.at(f"unpacking {name}", size)
 
 
 def fetched(

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from networkx.readwrite import gexf, graphml, pajek
 
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
-from khop.data.importers import EdgeFileOptions, ImportContext
+from khop.data.importers import EdgeFile, ImportContext
 from khop.data.tables.files import other_format, refuse_special
 from khop.data.tables.labels import canonical_integers, length_as_text, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
@@ -471,7 +471,7 @@ def _banner(content: bytes) -> tuple[bytes, bytes]:
 class EdgeFileImporter:
     """An import of one file."""
 
-    options: EdgeFileOptions
+    options: EdgeFile
     context: ImportContext
 
     @property

@@ -13,7 +13,7 @@ from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.formats.ogb import ogb_labels
 from khop.data.formats.raw_arrays import npy_array
 from khop.data.formats.set_graph import SetGraph
-from khop.data.importers import IgbOptions, ImportContext
+from khop.data.importers import Igb, ImportContext
 from khop.data.tables.read_spec import nearest
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.tables import AsFloat16, EdgeChunks, EdgeTable, NodeTable
@@ -116,7 +116,7 @@ LABEL_FILES = {19: "node_label_19.npy", 2983: "node_label_2K.npy"}
 class IgbImporter:
     """An import of one size of the benchmark; ValueError for an unknown size."""
 
-    options: IgbOptions
+    options: Igb
     context: ImportContext
 
     def __post_init__(self) -> None:

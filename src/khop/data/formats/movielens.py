@@ -11,7 +11,7 @@ import numpy as np
 
 from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.formats.set_graph import memory_budget
-from khop.data.importers import ImportContext, MovielensOptions
+from khop.data.importers import ImportContext, Movielens
 from khop.data.tables.packages import pa, pa_csv, reading
 from khop.data.tables.pipeline import import_tables
 from khop.data.tables.read_spec import nearest
@@ -74,7 +74,7 @@ _FILES = ("ratings.csv", "ratings.dat", "u.data")
 class MovielensImporter:
     """An import of one MovieLens set; ValueError for an unknown set."""
 
-    options: MovielensOptions
+    options: Movielens
     context: ImportContext
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from khop.data.formats.raw_arrays import (
 )
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget
 from khop.data.formats.tensor_file import tensor_file
-from khop.data.importers import ImportContext, OgbOptions
+from khop.data.importers import ImportContext, Ogb
 from khop.data.tables.packages import pa, pq
 from khop.data.tables.read_spec import nearest
 from khop.graph.atomic import ProgressCallback, naming, new_folder, refuse_existing
@@ -465,7 +465,7 @@ def _opposite(edge_type: EdgeType, table: EdgeTable) -> EdgeTable:
 class OgbImporter:
     """An import of one of OGB's sets; ValueError for an unknown set."""
 
-    options: OgbOptions
+    options: Ogb
     context: ImportContext
 
     def __post_init__(self) -> None:

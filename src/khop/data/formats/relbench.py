@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.formats.set_graph import memory_budget
-from khop.data.importers import ImportContext, RelbenchOptions
+from khop.data.importers import ImportContext, Relbench
 from khop.data.tables.packages import pa, pc, pq, reading
 from khop.data.tables.pipeline import import_tables
 from khop.graph.atomic import ProgressCallback, refuse_existing
@@ -241,7 +241,7 @@ _CUT_OFFS: Mapping[str, tuple[date, date]] = {  # RelBench's first days of valid
 class RelbenchImporter:
     """An import of one database; ValueError without cut-offs."""
 
-    options: RelbenchOptions
+    options: Relbench
     context: ImportContext
 
     def __post_init__(self) -> None:
