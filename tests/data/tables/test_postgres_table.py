@@ -107,9 +107,9 @@ def test_all_tables_are_read_in_one_snapshot(address: str) -> None:
         events = databases.open_table(database, "sales.events", "n", "edges")
         with pytest.raises(ValueError, match="env:SHOP: no table 'more'; there are"):
             databases.open_table(database, "more", "n", "nodes.more")
-        both = zip(users.pieces(["number"]), again.pieces(["number"]), strict=True)
-        counts = [(len(one()), len(other())) for one, other in both]  # two readers at once
-        assert sum(one for one, _ in counts) == sum(other for _, other in counts) == 5000
+        assert len(next(users.pieces(["number"]))()) > 0  # a reader that stops early
+        for table in (users, again):
+            assert sum(len(piece()) for piece in table.pieces(["number"])) == 5000
         assert sum(len(piece()) for piece in events.pieces(["n"])) == 20_000
     finally:
         databases.close()

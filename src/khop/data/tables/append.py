@@ -12,8 +12,7 @@ from typing import Any
 
 from khop.arguments import mapping_of, path_of, whole_number
 from khop.data.tables.encoders import GivenEncoders
-from khop.data.tables.pipeline import LEAST_MEMORY, ImportFolder, fingerprint_of, run_import
-from khop.data.tables.read_spec import checked_spec, read_spec
+from khop.data.tables.pipeline import ImportFolder, budget_of, fingerprint_of, run_import, spec_and_folder
 from khop.data.tables.source import SourceFolder
 from khop.data.tables.spec import Spec
 from khop.graph.append_rows import AddedRows, Appending, added_rows, check_appendable, check_split, delete_ids
@@ -29,7 +28,6 @@ from khop.graph.snapshots import (
     publish_snapshot,
     snapshot_record,
 )
-from khop.kernels.memory import free_memory_bytes
 from khop.schema import NodeType
 
 _NEXT = "next"  # the snapshot under construction
@@ -98,9 +96,7 @@ def append(
         >>> khop.append(graph, delete={"user": [3]}).nodes
         {'user': -1}
     """
-    threads = whole_number("threads", threads, 1)
-    least, free = LEAST_MEMORY, free_memory_bytes()
-    budget = max(least, free // 2) if memory is None else whole_number("memory", memory, least)
+    threads, budget = whole_number("threads", threads, 1), budget_of(memory)
     path = _checked_path(path_of("graph", graph))
     if delete is not None:
         mapping_of("delete", delete, "node types to lists of ids")
@@ -113,7 +109,7 @@ def append(
                 raise ValueError("append: give a spec of new rows, or the ids of nodes to delete")
             target, snapshot, notes = delete_ids(path, base, delete, budget, threads, notice)
             return Appended(target, snapshot.id, snapshot.nodes, snapshot.edges, notes)
-        values, start = _read(spec, path_of("folder", folder))
+        values, start = spec_and_folder(spec, path_of("folder", folder))
         source = SourceFolder(start, environment or {})
         with closing(source.databases):
             return _Append(path, base, values, source, split, threads, budget, notice).run()
@@ -129,17 +125,6 @@ def _checked_path(path: Path) -> Path:
     if (graph := owner_of(path)) is not None:
         raise ValueError(f"{path}: is a snapshot of {graph}; append to {graph}")
     return path.resolve() if path.is_dir() else open_folder(path).path
-
-
-def _read(spec: str | os.PathLike[str] | Mapping[str, Any] | Spec, start: Path) -> tuple[Spec, Path]:
-    match spec:
-        case Spec():
-            return spec, start
-        case Mapping():
-            return checked_spec(spec, "spec"), start
-        case _:
-            path = path_of("spec", spec)
-            return read_spec(path), path.parent
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ drivers read SQLite and Postgres.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +21,12 @@ from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import Piece, Place, TableRows
 
 Kind = Literal["duckdb", "sqlite", "postgresql"]
-Connect = Callable[[], Any]
 ENVIRONMENT = "env:"
 _HEADER = b"SQLite format 3\0"
 _ADDRESS = re.compile(r"postgres(ql)?://|\s*(host|hostaddr|port|dbname|user|service)\s*=", re.IGNORECASE)
 _TIMEOUT_S = 10
 _BEGIN = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_EXPORT = "SELECT pg_export_snapshot(), current_database() || ' ' || txid_current_snapshot()::text"
+_STATE = "SELECT current_database() || ' ' || txid_current_snapshot()::text"
 # Texts for errors of Postgres, whose messages may contain parts of an address, including the password.
 _REASONS = {
     "authentication failed|no password supplied": "the user or the password is refused",
@@ -79,24 +78,23 @@ _FIRST = {"integer": "0", "real": "0.0", "text": "''", "blob": "zeroblob(0)"}
 
 @dataclass(frozen=True, eq=False)
 class DatabaseState:
-    """A snapshot of a database, and connections that read it."""
+    """A snapshot of a database, and the connection that reads it: of a server, one table at a time."""
 
     name: str  # as in the spec
     kind: Kind
-    connections: list[Any] = field(repr=False)  # the first one owns the snapshot
+    connection: Any = field(repr=False)
     state: str = ""  # of a server: changes with every write
-    join: Connect | None = field(default=None, repr=False)  # for further queries; None: cursors share one
 
     def rows(self, query: str) -> list[Any]:
         """Return the rows of a query."""
-        with self._cursor() as cursor:
+        with closing(self.connection.cursor()) as cursor:
             cursor.execute(query)
             found: list[Any] = cursor.fetchall()
             return found
 
     def batches(self, query: str) -> Iterator[Any]:
         """Yield the record batches of a query."""
-        with self._cursor() as cursor:
+        with closing(self.connection.cursor()) as cursor:
             if self.kind == "duckdb":
                 yield from cursor.sql(query).to_arrow_reader(BATCH_ROWS)
                 return
@@ -116,24 +114,6 @@ class DatabaseState:
             raise MemoryError(place) from None
         except (error_type, OSError) as error:
             raise explained(error, place, _REMEDIES[self.kind], reason, reasons) from None
-
-    @contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        if self.join is None:
-            with closing(self.connections[0].cursor()) as cursor:
-                yield cursor
-            return
-        connection = self.connections.pop() if len(self.connections) > 1 else self.join()
-        try:
-            with closing(connection.cursor()) as cursor:
-                yield cursor
-        finally:
-            self.connections.append(connection)
-
-    def close(self) -> None:
-        """Close all connections."""
-        while self.connections:
-            self.connections.pop().close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +155,7 @@ class DatabaseTable:
             types = _sqlite_types(snapshot, place, list(columns)) if kind == "sqlite" else {}
             columns |= {c: f"CAST({columns[c]} AS REAL)" for c, of in types.items() if _type(of) == "real"}
             opened = cls(snapshot, name, key, place, order_by, columns, types, None, int(rows))
-            schema = _schema(snapshot, opened.query(list(columns), "WHERE false"))
-        return cls(snapshot, name, key, place, order_by, columns, types, schema, int(rows))
+            return replace(opened, schema=_schema(snapshot, opened.query(list(columns), "WHERE false")))
 
     def query(self, columns: Sequence[str], where: str = "") -> str:
         """Return the query of some columns. For SQLite, a first row sets the types."""
@@ -225,7 +204,7 @@ def _cast(type_: str) -> str:
 
 def _schema(snapshot: DatabaseState, query: str) -> Any:
     """Return the names and types of the columns of a query."""
-    with snapshot._cursor() as cursor:
+    with closing(snapshot.connection.cursor()) as cursor:
         if snapshot.kind == "duckdb":
             return cursor.sql(query).to_arrow_reader(BATCH_ROWS).schema
         cursor.execute(query)
@@ -276,9 +255,8 @@ class Databases:
 
     def close(self) -> None:
         """Close all connections."""
-        for opened in self._opened.values():
-            opened.close()
-        self._opened.clear()
+        while self._opened:
+            self._opened.popitem()[1].connection.close()
 
 
 def database_of(given: str, folder: Path, environment: Mapping[str, str], key: str) -> Database:
@@ -321,45 +299,34 @@ def _of_file(path: Path, key: str) -> DatabaseState:
             connection.execute("BEGIN TRANSACTION")
         except (duckdb.Error, OSError) as error:
             raise explained(error, place, remedy, "is not a DuckDB file, or is damaged") from None
-        return DatabaseState(path.name, "duckdb", [connection])
+        return DatabaseState(path.name, "duckdb", connection)
     page, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
     is_counted = header[24:28] == header[92:96]  # not set by early versions of SQLite
     if is_counted and path.stat().st_size < (page if page > 1 else 1 << 16) * pages:
         raise ValueError(f"{place}: is cut off; restore the file")
     # A transaction begins with the first query, and ends when the connection is closed.
-    return DatabaseState(path.name, "sqlite", [driver("sqlite").connect(f"file:{quote(str(path))}?mode=ro")])
+    return DatabaseState(path.name, "sqlite", driver("sqlite").connect(f"file:{quote(str(path))}?mode=ro"))
 
 
 def _of_server(database: Database, key: str) -> DatabaseState:
-    """Connect, and export a snapshot for further connections."""
-    owner = _connection(database, key, _BEGIN)
-    try:
-        with closing(owner.cursor()) as cursor:
-            cursor.execute(_EXPORT)
-            exported, state = cursor.fetchone()
-    except driver("postgresql").Error as error:
-        owner.close()
-        remedy = "read from the primary server"
-        reason = "the server gives no snapshot"
-        raise explained(error, f"{key}: {database.name}", remedy, reason, _REASONS) from None
-    join = partial(_connection, database, key, _BEGIN, f"SET TRANSACTION SNAPSHOT {literal(exported)}")
-    return DatabaseState(database.name, "postgresql", [owner], str(state), join)
-
-
-def _connection(database: Database, key: str, *statements: str) -> Any:
-    """Connect to a server and run statements."""
-    address = database.address
+    """Connect to a server, and begin a transaction that reads one snapshot."""
+    address, dbapi, place = database.address, driver("postgresql"), f"{key}: {database.name}"
     if "connect_timeout" not in address:
         separator = " " if "://" not in address else "&" if "?" in address else "?"
         address = f"{address}{separator}connect_timeout={_TIMEOUT_S}"
-    dbapi = driver("postgresql")
     try:
         connection = dbapi.connect(address)
-        with closing(connection.cursor()) as cursor:
-            for statement in statements:
-                cursor.execute(statement)
     except dbapi.Error as error:
         remedy = "check the address, as postgresql://user@host/database, and test it with psql"
-        place = f"{key}: {database.name}: cannot connect"
+        place = f"{place}: cannot connect"
         raise explained(error, place, remedy, "the address is not valid", _REASONS) from None
-    return connection
+    try:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(_BEGIN)
+            cursor.execute(_STATE)
+            (state,) = cursor.fetchone()
+    except dbapi.Error as error:
+        connection.close()
+        reason = "the server gives no snapshot"
+        raise explained(error, place, "read from the primary server", reason, _REASONS) from None
+    return DatabaseState(database.name, "postgresql", connection, str(state))

@@ -109,6 +109,13 @@ class BooleanEncoder(StoredFields):
     false: tuple[str, ...] = ("false", "f", "no", "0")
     width: int = 2
 
+    def add(self, array: Any, where: Where) -> None:
+        """Ignore training rows, as a fitter without statistics."""
+
+    def encoder(self) -> BooleanEncoder:
+        """Return the encoder itself."""
+        return self
+
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode booleans, numbers 0 and 1, or words such as yes and no."""
         null = numpy_of(array.is_null())

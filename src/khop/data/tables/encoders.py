@@ -5,8 +5,8 @@ Later tables are encoded with the stored encoders, and their specs are completed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,37 +66,24 @@ from khop.kernels.id_table import Int64s, Keys
 from khop.schema import EdgeType, NodeType
 
 
-class _Fixed:
-    """A fitter for an encoder without statistics."""
-
-    def __init__(self, encoder: ColumnEncoder) -> None:
-        self._encoder = encoder
-
-    def add(self, array: Any, where: Where) -> None:
-        """Ignore the values."""
-
-    def encoder(self) -> ColumnEncoder:
-        """Return the encoder."""
-        return self._encoder
-
-
+@dataclass
 class VectorFitter:
     """Fitter that takes the length of the first vector."""
 
-    def __init__(self, spec: Vector, key: str) -> None:
-        self._spec, self._key, self._width = spec, key, 0
+    plain: VectorEncoder  # of width 0
 
     def add(self, array: Any, where: Where) -> None:
         """Record the length of the first vector."""
-        if not self._width and len(array) > array.null_count:
-            lists = as_lists(array, self._spec.separator, self._key, where)
-            self._width = pc.max(pc.list_value_length(lists.drop_null().slice(0, 1))).as_py()
+        if not self.plain.width and len(array) > array.null_count:
+            lists = as_lists(array, self.plain.separator, self.plain.key, where)
+            width = pc.max(pc.list_value_length(lists.drop_null().slice(0, 1))).as_py()
+            self.plain = replace(self.plain, width=width)
 
-    def encoder(self) -> ColumnEncoder:
+    def encoder(self) -> VectorEncoder:
         """Return the encoder; ValueError if no row has numbers."""
-        if not self._width:
-            raise ValueError(f"{self._key}: no training row has a number; remove the column")
-        return VectorEncoder(self._key, self._spec.separator, self._spec.fill, self._width)
+        if not self.plain.width:
+            raise ValueError(f"{self.plain.key}: no training row has a number; remove the column")
+        return self.plain
 
 
 # Fitters, to which training rows are added in order.
@@ -108,7 +95,7 @@ Fitter = (
     | DateFitter
     | VectorFitter
     | RelationFitter
-    | _Fixed
+    | BooleanEncoder
 )
 
 
@@ -130,27 +117,19 @@ def fitter(spec: Column, key: str) -> Fitter:
         case Date():
             return DateFitter(DateEncoder(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.fill))
         case Vector():
-            return VectorFitter(spec, key)
+            return VectorFitter(VectorEncoder(key, spec.separator, spec.fill, 0))
         case Boolean():
-            return _Fixed(BooleanEncoder(key, spec.true, spec.false))
+            return BooleanEncoder(key, spec.true, spec.false)
         case Relation():
             return RelationFitter(key)
     raise AssertionError(spec)
 
 
 _ENCODERS: Mapping[str, Any] = {
-    one.__name__: one
-    for one in (
-        BooleanEncoder,
-        CategoryEncoder,
-        DateEncoder,
-        NumberEncoder,
-        RelationEncoder,
-        TextEncoder,
-        VectorEncoder,
-        WordsEncoder,
-    )
-}
+    "bool": BooleanEncoder, "category": CategoryEncoder, "date": DateEncoder, "number": NumberEncoder,
+    "relation": RelationEncoder, "text": TextEncoder, "vector": VectorEncoder, "words": WordsEncoder,
+}  # fmt: skip
+_KINDS = {encoder.__name__: kind for kind, encoder in _ENCODERS.items()}
 
 
 def stored(encoder: ColumnEncoder) -> dict[str, Any]:
@@ -161,7 +140,7 @@ def stored(encoder: ColumnEncoder) -> dict[str, Any]:
 def restored(state: Mapping[str, Any]) -> ColumnEncoder:
     """Return the encoder of stored JSON values."""
     values = {name: value for name, value in state.items() if name != "encoder"}
-    encoder: ColumnEncoder = _ENCODERS[state["encoder"]].of_state(values)
+    encoder: ColumnEncoder = _ENCODERS[_KINDS[state["encoder"]]].of_state(values)
     return encoder
 
 
@@ -345,16 +324,6 @@ def _packed(indices: npt.NDArray[np.int32], values: npt.NDArray[np.float32]) -> 
 
 # Columns of a graph that are not raw columns.
 TIME, LABEL, LABEL_TIME, SPLIT, FEATURES = "time", "label", "label_time", "split", "x"
-_KINDS = {
-    "BooleanEncoder": "bool",
-    "CategoryEncoder": "category",
-    "DateEncoder": "date",
-    "NumberEncoder": "number",
-    "RelationEncoder": "relation",
-    "TextEncoder": "text",
-    "VectorEncoder": "vector",
-    "WordsEncoder": "words",
-}
 _FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names and limits of statistics
 _TIME_FIELDS = ("time", "unit", "timezone", "time_format")
 _ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyEdgeColumn)
@@ -408,20 +377,15 @@ def _edge_rules(key: str, edge_type: EdgeType, rules: EdgeRules, given: GivenEnc
     if rules.reverse not in (None, reverse):
         has = "no reverse of this type" if reverse is None else f"the reverse {reverse!r}"
         raise ValueError(f"{key}.reverse is {rules.reverse!r}: {given.home} has {has}; leave it out")
-    if rules.orphans == "add":
-        _check_added(key, edge_type, given)
-    raws = _raw_columns(edge_type, there[name], given)
-    columns = _columns(key, rules.columns, there[name], raws, given)
-    return {"reverse": reverse, "split": None, "columns": columns}
-
-
-def _check_added(key: str, edge_type: EdgeType, given: GivenEncoders) -> None:
-    for end in (edge_type[0], edge_type[2]):
+    for end in (edge_type[0], edge_type[2]) if rules.orphans == "add" else ():
         if _has_times(end, given.nodes(end), given):
             raise ValueError(
                 f'{key}.orphans is "add": nodes of {end!r} have times in {given.home}; give "drop", or the '
                 "nodes with their times"
             )
+    raws = _raw_columns(edge_type, there[name], given)
+    columns = _columns(key, rules.columns, there[name], raws, given)
+    return {"reverse": reverse, "split": None, "columns": columns}
 
 
 def _columns(
@@ -521,17 +485,12 @@ def _label(key: str, asked: Label, record: Mapping[str, Any], given: GivenEncode
         raise ValueError(f'{key}.kind is "{asked.kind}", and {given.home} has a "{known["kind"]}"; give that')
     classes = None if asked.kind == "number" else tuple(known["classes"])
     if asked.classes not in (None, classes):
-        raise ValueError(
-            f"{key}.classes differ from those of {given.home}, {_few(classes or ())}; leave them out"
-        )
+        there = nearest("", classes or ()).removeprefix("there are ")
+        raise ValueError(f"{key}.classes differ from those of {given.home}, {there}; leave them out")
     if asked.time is not None and TIME not in known:
         raise ValueError(f"{key}.time is {asked.time!r}: labels have no dates in {given.home}; leave it out")
     time = asked.time or known.get(TIME)
     return asked.model_copy(update={"classes": classes, "unit": known["unit"], "time": time})
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def time_record(source: Source) -> dict[str, Any]:
@@ -543,6 +502,7 @@ def time_record(source: Source) -> dict[str, Any]:
 
 def raw_record(columns: Mapping[str, Column]) -> dict[str, Any]:
     """Return the record of columns that are stored unchanged; {} without any."""
-    raws: Iterable[tuple[str, Column]] = ((n, one) for n, one in columns.items() if isinstance(one, Raw))
-    found = [{"name": name, "column": one.column or name} for name, one in raws]
-    return {"raw": found} if found else {}
+    raws = {name: one for name, one in columns.items() if isinstance(one, Raw)}
+    return (
+        {"raw": [{"name": name, "column": one.column or name} for name, one in raws.items()]} if raws else {}
+    )

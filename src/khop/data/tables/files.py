@@ -13,7 +13,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -113,19 +113,6 @@ class CsvTable(FileTable):
                 _refuse_nul(rows, self.key)
                 yield partial(TableRows, rows.batch, rows.place)
                 first += batch.num_rows
-
-    def first_value(self, column: str) -> str:
-        """Return the text of a column in the first row; "" if it is not in the first lines."""
-        (name, path), names = self.files[0], list(self.names[0])
-        place = f"{self.key}: {name}"
-        with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
-            text = stream.read(1 << 16).decode(self.dialect.encoding, "replace")
-        lines = [line for line in text.splitlines()[:-1] if line][self.dialect.header == "yes" :]
-        try:
-            fields = first_row(lines[0], self.dialect.of(name)) if lines else []
-        except csv.Error:
-            return ""
-        return fields[names.index(column)] if column in names[: len(fields)] else ""
 
     def _batches(self, name: str, path: Path, there: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows. If line ends seem to be mixed, the rest is read with translated ones."""
@@ -278,8 +265,7 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
         reason = "line 1 is empty" if text.strip() else "is empty"
         raise ValueError(f"{place}: {reason}; the first row must name the columns")
     columns = [column or str(number) for number, column in enumerate(first)]
-    twice = [column for column in columns if columns.count(column) > 1]
-    if twice:
+    if twice := [column for column in columns if columns.count(column) > 1]:
         raise ValueError(
             f"{place}, line 1: the column {twice[0]!r} occurs twice; rename one in the first row, or give "
             'header = "no" if it is data'
@@ -396,11 +382,8 @@ def _nested(found: Any, kinds: dict[str, str]) -> set[str]:
     mixed = [name for name, kind in kinds.items() if kind == "JSON"]
     if mixed:
         tests = (f"bool_or(json_type({quoted(name)}) IN ('OBJECT', 'ARRAY'))" for name in mixed)
-        nested |= {
-            name
-            for name, is_one in zip(mixed, found.aggregate(", ".join(tests)).fetchall()[0], strict=True)
-            if is_one
-        }
+        answers = found.aggregate(", ".join(tests)).fetchall()[0]
+        nested |= {name for name, is_nested in zip(mixed, answers, strict=True) if is_nested}
     return nested
 
 
@@ -585,13 +568,12 @@ def open_files(files: Sequence[InputFile], dialect: Dialect, key: str, format: s
     formats = {format or _format(file.name, key) for file in files}
     if len(formats) > 1:
         raise ValueError(f"{key}: files of several formats, {', '.join(sorted(formats))}; convert to one")
-    opened: dict[str, Callable[[], Table]] = {
-        "parquet": lambda: ParquetTable.open([(f.name, f.path) for f in files], key),
-        "csv": lambda: CsvTable.open([(f.name, f.path) for f in files], dialect, key),
-        "arrow": lambda: ArrowTable.open([(f.name, f.path) for f in files], key),
-        "json": lambda: JsonTable.open([(f.name, f.path) for f in files], key),
-    }
-    return opened[formats.pop()]()
+    named, kind = [(file.name, file.path) for file in files], formats.pop()
+    if kind == "csv":
+        return CsvTable.open(named, dialect, key)
+    opened: dict[str, type[ParquetTable | ArrowTable | JsonTable]]
+    opened = {"parquet": ParquetTable, "arrow": ArrowTable, "json": JsonTable}
+    return opened[kind].open(named, key)
 
 
 def _matches(pattern: str, folder: Path, key: str) -> list[str]:

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ from khop.data.tables.import_state import (
 from khop.data.tables.node_columns import FEATURES, LABEL, LABEL_TIME, TIME, write_nodes
 from khop.data.tables.read_spec import checked_spec, read_spec
 from khop.data.tables.source import ROW_BYTES, SourceFolder
-from khop.data.tables.spec import AnyEdgeColumn, EdgeRules, NodeSpec, Raw, Source, Spec, Words
+from khop.data.tables.spec import AnyEdgeColumn, Raw, Source, Spec, Words
 from khop.graph.atomic import (
     ProgressCallback,
     flush_entries,
@@ -81,38 +81,26 @@ def check_file_names(spec: Spec) -> None:
     reverses = [(t[2], rules.reverse, t[0]) for t, rules in spec.edge_types() if rules.reverse is not None]
     check_edge_types([*(edge_type for edge_type, _ in spec.edge_types()), *reverses])
     for node_type, node in spec.nodes.items():
-        _check(_stored(node), _of_nodes(node), f"nodes.{node_type}")
+        files = {name: one for name, one in node.columns.items() if isinstance(one, Raw | Words)}
+        arrays = {
+            FEATURES: "features" if len(files) < len(node.columns) else "",
+            LABEL: "labels" if node.label is not None else "",
+            TIME: "times" if node.time is not None else "",
+            LABEL_TIME: "dates of labels" if node.label is not None and node.label.time is not None else "",
+        }
+        _check(files, arrays, f"nodes.{node_type}")
     for _, edge_type, rules, table in spec.edge_tables():
-        _check(rules.columns, _of_edges(rules, table.time), f"edge type {' '.join(edge_type)!r}")
+        arrays = {SPLIT: "splits" if rules.split else "", TIME: "times" if table.time is not None else ""}
+        _check(rules.columns, arrays, f"edge type {' '.join(edge_type)!r}")
 
 
-def _stored(node: NodeSpec) -> Mapping[str, AnyEdgeColumn]:
-    """Return the columns with separate files; the others are joined to features."""
-    return {name: column for name, column in node.columns.items() if isinstance(column, Raw | Words)}
-
-
-def _of_nodes(node: NodeSpec) -> dict[str, str]:
-    """Return a node type's arrays other than columns, by name."""
-    features = {FEATURES: "features"} if len(_stored(node)) < len(node.columns) else {}
-    labels = {} if node.label is None else {LABEL: "labels"}
-    times = {} if node.time is None else {TIME: "times"}
-    dated = node.label is not None and node.label.time is not None
-    return features | labels | times | ({LABEL_TIME: "dates of labels"} if dated else {})
-
-
-def _of_edges(rules: EdgeRules, time: str | None) -> dict[str, str]:
-    """Return an edge type's arrays other than columns, by name."""
-    splits = {} if rules.split is None else {SPLIT: "splits"}
-    return splits if time is None else {**splits, TIME: "times"}
-
-
-def _check(columns: Mapping[str, AnyEdgeColumn], taken: Mapping[str, str], key: str) -> None:
+def _check(columns: Mapping[str, AnyEdgeColumn], arrays: Mapping[str, str], key: str) -> None:
     check_names(columns, f"column of {key}")
     for name in columns:
-        if name in taken:
+        if taken := arrays.get(name):
             raise ValueError(
-                f"{key}.columns.{name}: the {taken[name]} are stored under this name; give the column "
-                f'another one, as columns.own-{name} = {{ column = "{name}", ... }}'
+                f"{key}.columns.{name}: the {taken} are stored under this name; give the column another "
+                f'one, as columns.own-{name} = {{ column = "{name}", ... }}'
             )
 
 
@@ -134,13 +122,8 @@ def fingerprint_of(spec: Spec, folder: SourceFolder, encoders: str = "") -> str:
     splits = [spec.splits, *(node.split for node in spec.nodes.values())]
     lists = {path for split in splits if split is not None for path in split.files.values()}
     files += [_state(file.path) for file in find_files(sorted(lists), folder.path, "splits")]
-    content: dict[str, Any] = {
-        "format": FINGERPRINT_FORMAT,
-        "spec": spec.model_dump(mode="json"),
-        "files": files,
-    }
-    if encoders:
-        content["encoders"] = encoders
+    content = {"format": FINGERPRINT_FORMAT, "spec": spec.model_dump(mode="json"), "files": files}
+    content |= {"encoders": encoders} if encoders else {}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -214,16 +197,12 @@ class ImportFolder:
         """The folder of files between stages."""
         return self.path / "runs"
 
-    def has(self, name: str) -> bool:
-        """Return True if a stage has ended."""
-        return self._stage(name).is_file()
-
     def stage(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the stored result of a stage, or run and store it. Results are JSON values.
 
         Files written by `make` must be flushed to disk when it returns.
         """
-        path = self._stage(name)
+        path = self.path / "stages" / f"{name}.json"
         if path.is_file():
             done: dict[str, Any] = json.loads(path.read_text())
             return done
@@ -236,9 +215,6 @@ class ImportFolder:
         flush_entries(path.parent)
         made: dict[str, Any] = json.loads(content)  # the same types as after a restart
         return made
-
-    def _stage(self, name: str) -> Path:
-        return self.path / "stages" / f"{name}.json"
 
     def publish(self) -> None:
         """Rename the finished graph to the output folder, and remove the rest."""
@@ -273,10 +249,8 @@ def _locked(work: ImportFolder) -> int:
 
 
 FORMAT = "khop-import 1"
-DEFAULT_MEMORY = 2 << 30
 LEAST_MEMORY = 64_000_000  # for public functions: each thread needs memory for a batch of rows
 _LACKED = "words or categories that are not in training"
-EntryT = TypeVar("EntryT")
 
 
 @dataclass(frozen=True)
@@ -303,8 +277,8 @@ def run_import(
     out: Path,
     folder: SourceFolder,
     *,
-    threads: int = 1,
-    memory: int = DEFAULT_MEMORY,
+    threads: int,
+    memory: int,
     notice: ProgressCallback | None = None,
     encoders: GivenEncoders | None = None,
 ) -> Imported:
@@ -430,31 +404,27 @@ class _SpilledEdges:
         types = [one.plan.edge_type for one in self.runs]
         entries = []
         for at, (one, back) in enumerate(zip(self.runs, reversed(types), strict=True)):
-            write = partial(write_edges, one, writer, back if len(types) == 2 else None)
-            entry = _written(writer, stages, f"arrays-{self.number}-{at}", write, edge_entry)
+            reverse = back if len(types) == 2 else None
+            write = partial(lambda *of: asdict(write_edges(*of)), one, writer, reverse)
+            entries.append(edge_entry(_written(writer, stages, f"arrays-{self.number}-{at}", write)))
             one.close()
-            entries.append(entry)
         return entries
 
 
 def _written(
-    writer: FolderWriter,
-    stages: ImportFolder,
-    name: str,
-    write: Callable[[], EntryT],
-    read: Callable[[Mapping[str, Any]], EntryT],
-) -> EntryT:
-    """Write arrays in a stage, which stores their entries of graph.json."""
+    writer: FolderWriter, stages: ImportFolder, name: str, write: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Write arrays in a stage, which stores their entries of graph.json; return the values of `write`."""
 
     def make() -> dict[str, Any]:
-        before = set(writer.arrays)
-        entry = asdict(write())  # type: ignore[call-overload]
+        before, values = set(writer.arrays), write()
         arrays = {file: asdict(one) for file, one in writer.arrays.items() if file not in before}
-        return {"entry": entry, "arrays": arrays}
+        return {"entry": values, "arrays": arrays}
 
     done = stages.stage(name, make)
     writer.arrays.update({file: array_entry(one) for file, one in done["arrays"].items()})
-    return read(done["entry"])
+    entry: dict[str, Any] = done["entry"]
+    return entry
 
 
 def _write_nodes(
@@ -462,31 +432,17 @@ def _write_nodes(
 ) -> tuple[NodeEntry, Mapping[str, Any]]:
     """Write the ids and columns of a node type in a stage; also return its part of the document."""
     number = list(work.spec.nodes).index(node_type)
-    write = partial(_nodes, work, node_type, writer)
-    done = _written(writer, stages, f"nodes-{number}", write, _node_stage)
-    work.notes.extend(done.notes)
-    return node_entry(done.entry), done.document
+    done = _written(writer, stages, f"nodes-{number}", partial(_nodes, work, node_type, writer))
+    work.notes.extend(done["notes"])
+    return node_entry(done["entry"]), done["document"]
 
 
-@dataclass(frozen=True)
-class _NodeStage:
-    """A written node type as JSON."""
-
-    entry: dict[str, Any]
-    document: dict[str, Any]
-    notes: list[str]
-
-
-def _node_stage(state: Mapping[str, Any]) -> _NodeStage:
-    return _NodeStage(**state)
-
-
-def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStage:
+def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> dict[str, Any]:
     count, of_type = len(work.ids[node_type].table), work.ids[node_type]
     kept = _write_ids(work, node_type, writer)
     if node_type not in work.sources:
         entry = NodeEntry(node_type, count, ids=kept)
-        return _NodeStage(asdict(entry), {"id": {"kind": of_type.kind}}, [])
+        return {"entry": asdict(entry), "document": {"id": {"kind": of_type.kind}}, "notes": []}
     work.meter.begin(f"columns of {node_type}")
     is_touched = work.cut_offs is not None and any(
         is_timed and node_type in (edge_type[0], edge_type[2]) for edge_type, is_timed in work.timed.items()
@@ -498,7 +454,7 @@ def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStag
         if unknown:
             what = "labels of classes that are not in training" if name == LABEL else f"rows with {_LACKED}"
             notes.append(f"{node_type}.{name}: {unknown:,} {what}")
-    return _NodeStage(asdict(replace(found.entry, ids=kept)), dict(found.document), notes)
+    return {"entry": asdict(replace(found.entry, ids=kept)), "document": found.document, "notes": notes}
 
 
 def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
@@ -593,27 +549,29 @@ def import_tables(
         >>> khop.import_tables(spec, tmp / "users").nodes
         {'user': 3}
     """
-    threads = whole_number("threads", threads, 1)
-    least, free = LEAST_MEMORY, free_memory_bytes()
-    budget = max(least, free // 2) if memory is None else whole_number("memory", memory, least)
-    start = path_of("folder", folder)
+    threads, budget = whole_number("threads", threads, 1), budget_of(memory)
     given = None if encoders is None else GivenEncoders.open(path_of("encoders", encoders))
-    match spec:
-        case Spec():
-            values = spec
-        case Mapping():
-            values = checked_spec(spec, "spec")
-        case _:
-            path = path_of("spec", spec)
-            values, start = read_spec(path), path.parent
+    values, start = spec_and_folder(spec, path_of("folder", folder))
     source = SourceFolder(start, environment or {})
     with closing(source.databases):
         return run_import(
-            values,
-            path_of("out", out),
-            source,
-            threads=threads,
-            memory=budget,
-            notice=notice,
-            encoders=given,
+            values, path_of("out", out), source, threads=threads, memory=budget, notice=notice, encoders=given
         )
+
+
+def budget_of(memory: int | None) -> int:
+    """Return a memory budget in bytes: as given and checked, or half of the free memory."""
+    least = LEAST_MEMORY
+    return max(least, free_memory_bytes() // 2) if memory is None else whole_number("memory", memory, least)
+
+
+def spec_and_folder(
+    spec: str | os.PathLike[str] | Mapping[str, Any] | Spec, start: Path
+) -> tuple[Spec, Path]:
+    """Return a checked spec, and the folder of its relative paths: `start`, or that of its file."""
+    if isinstance(spec, Spec):
+        return spec, start
+    if isinstance(spec, Mapping):
+        return checked_spec(spec, "spec"), start
+    path = path_of("spec", spec)
+    return read_spec(path), path.parent

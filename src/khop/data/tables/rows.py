@@ -51,7 +51,7 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict
             if pa.types.is_null(field.type):
                 continue
             of_file, dtype = first.setdefault(field.name, (name, field.type))
-            if not _compatible(dtype, field.type):
+            if dtype != field.type and (_kind(dtype) is None or _kind(dtype) != _kind(field.type)):
                 raise ValueError(
                     f"{key}: column {field.name!r} is {dtype} in {of_file} and {field.type} in {name}; "
                     "convert one of the files"
@@ -76,12 +76,6 @@ def _widest(types: list[Any]) -> Any:
         return types[0]
     widest = {"integer": pa.int64(), "float": pa.float64()}
     return widest.get(_kind(types[0]) or "", types[0])
-
-
-def _compatible(left: Any, right: Any) -> bool:
-    if _kind(left) is not None:
-        return bool(_kind(left) == _kind(right))
-    return bool(left == right)
 
 
 def _kind(dtype: Any) -> str | None:

@@ -395,10 +395,6 @@ class OpenSource:
             return self
         if name not in self.schema.names or pa.types.is_temporal(self.schema.field(name).type):
             return self
-        if isinstance(self.table, CsvTable) and not re.match(
-            r"$|\d{9,19}(\.\d+)?$", self.table.first_value(name)
-        ):
-            return self  # without a batch of rows, which would take time
         first = next(self.pieces((name,)), None)
         unit = None if first is None else found_unit(first().column(name))
         if unit is None:
@@ -458,25 +454,12 @@ class OpenSource:
         if not id or any(of_file.values()):
             given = ", ".join(file.name for files in found.values() for file in files)
             raise ValueError(f"{key}: {given}: must be among the files of {self.key}; add them to files")
-        lists = [
-            OpenSource.open(Source(files=(path,), header="no", format="csv"), f"{key}.{part}", folder)
-            for part, path in split.files.items()
-        ]
-        known, columns = id_table("string"), []
-        for part, one in zip(split.files, lists, strict=True):
-            pieces = [piece() for piece in one.pieces(["0"])]
-            for rows in pieces:
-                twice = known.append(keys_of(rows.column("0"), "string", f"{key}.{part}", rows.row))
-                if twice >= 0:
-                    value = rows.column("0")[twice].as_py()
-                    raise ValueError(
-                        f"{rows.row(twice)}: {key}.{part}: the id {value!r} is also in an earlier row or in "
-                        "the list of another part; remove one"
-                    )
-            columns.append(pa.concat_arrays([rows.column("0") for rows in pieces]))
-        names = [pa.repeat(part, len(ids)) for part, ids in zip(split.files, columns, strict=True)]
-        table = MemoryTable(pa.table({"id": pa.concat_arrays(columns), PART: pa.concat_arrays(names)}), key)
-        return self.with_columns(Joined(OpenSource(table, self.spec, key), "id", id, {PART: PART}))
+        files = [file for of_part in found.values() for file in of_part]
+        parts = FileColumns({PART: {file.name: part for part, of in found.items() for file in of}})
+        spec = Source(files=tuple(file.name for file in files), header="no", format="csv")
+        table = open_files(files, Dialect("no"), key, "csv")
+        lists = OpenSource(table, spec, key, added=(parts,)).with_ids(["0"])
+        return self.with_columns(Joined(lists, "0", id, {PART: PART}))
 
     def filtered(self, expression: str | None, key: str) -> OpenSource:
         """Return the table with one more filter."""
@@ -521,15 +504,11 @@ class OpenSource:
         rows = piece()
         if self.meter is not None:
             self.meter.read(len(rows))
-        if added:
+        if added or self.null_texts or self.numbers or self.ids:
             columns = dict(zip(rows.batch.schema.names, rows.batch.columns, strict=True))
             for one, names in added:
                 columns |= zip(names, one.values(rows, names), strict=True)
-            rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
-        if self.null_texts or self.numbers or self.ids:
-            columns = {
-                n: self._read(n, a) for n, a in zip(rows.batch.schema.names, rows.batch.columns, strict=True)
-            }
+            columns = {name: self._read(name, array) for name, array in columns.items()}
             rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
         for where in self.wheres:
             rows = where.apply(rows)
@@ -543,7 +522,6 @@ class OpenSource:
             array = without_blanks(array)
         words = (*self.null_texts.get("", ()), *self.null_texts.get(name, ()))
         if words:
-            array = pc.if_else(
-                pc.is_in(array, pa.array(words, array.type)), pa.scalar(None, array.type), array
-            )
+            is_null = pc.is_in(array, pa.array(words, array.type))
+            array = pc.if_else(is_null, pa.scalar(None, array.type), array)
         return pc.replace_substring(array, ",", ".") if name in self.numbers else array
