@@ -128,15 +128,6 @@ def test_types_between_known_nodes_in_chunks(tmp_path: Path, monkeypatch: pytest
         list(igb_edges(tmp_path / "processed", ("paper",))[edge_type].chunks)
 
 
-def test_addresses_and_checksums() -> None:
-    one = IGB_SETS["hetero-small"]
-    assert one.url is not None
-    assert one.url.endswith("/igb-heterogeneous/igb_heterogeneous_small.tar.gz")
-    assert one.md5 is not None
-    assert IGB_SETS["full"].url is None
-    assert IGB_SETS["full"].md5 is None
-
-
 def test_citations_as_mlperf_reads_them_and_features_of_half_the_bytes(tmp_path: Path) -> None:
     """Both directions without loops, a loop per paper and direction, in one edge type."""
     pairs = igb(tmp_path / "tiny")

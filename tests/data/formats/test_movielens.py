@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 import khop
 from data.formats.layouts import movielens
-from data.formats.server import FileServer
 from khop.data.formats.movielens import MovielensImporter, movielens_tables
 from khop.data.importers import ImportContext, Movielens
 from khop.run.proposed_run import proposed_run
@@ -28,18 +26,6 @@ def test_ratings_are_split_by_time(name: str, layout: str, tmp_path: Path) -> No
     assert graph.num_edges(RATES) == 20
     assert sorted(set(graph.columns[RATES]["rating"].tolist())) == [1, 2, 3, 4, 5]
     assert "16 training, 2 validation and 2 test links" in proposed_run(tmp_path / "out")
-
-
-def test_a_set_without_a_fixed_checksum_from_a_server(tmp_path: Path) -> None:
-    movielens(tmp_path / "files" / "ml-latest-small", "csv")
-    (tmp_path / "served").mkdir()
-    shutil.make_archive(str(tmp_path / "served" / "ml-latest-small"), "zip", tmp_path / "files")
-    context = ImportContext(tmp_path, cache=tmp_path / "cache")
-    with FileServer(tmp_path / "served") as server:
-        importer = MovielensImporter(Movielens("ml-latest-small", mirror=server.url), context)
-        assert (
-            importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
-        )
 
 
 def test_wrong_names_and_folders(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
 from khop.data.importers import Dgl, ImportContext
 from khop.data.tables.labels import canonical_integers, string_keys
-from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
+from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading, refuse
 from khop.data.tables.read_spec import validated
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.networkx_tables import narrowed
@@ -24,6 +24,7 @@ from khop.kernels.id_table import StringKeys, id_table
 from khop.schema import EdgeType, NodeType
 
 LABEL, SPLIT, UNKNOWN = "label", "split", -1
+_TRUE = ["true", "1", "1.0"]
 _MASKS = {"train": "train_mask", "val": "val_mask", "test": "test_mask"}
 _NODE, _EDGE = "_V", "_E"  # DGL's names of types that meta.yaml does not name
 _MOST_BYTES = 1 << 20
@@ -137,13 +138,13 @@ class _Reading:
         ids = string_keys(texts.cast(pa.large_string())) if numbers is None else numbers
         twice = id_table("string" if numbers is None else "int64", len(ids)).append(ids)
         if twice >= 0:
-            where = f"{path}, column {part.node_id_field}, row {twice + 2}"
+            where = _rows_of(f"{path}, column {part.node_id_field}")(twice)
             raise ValueError(f"{where}: an earlier node has the id {texts[twice].as_py()!r}; remove one")
         masks = self._masks(table, path)
         columns, unknown = self._columns(table, path, "nodes")
         labels = columns.get(LABEL)
-        is_class = labels is not None and labels.ndim == 1 and labels.dtype == np.int64 and len(labels) > 0
-        most = int(labels.max()) if labels is not None and is_class else -1
+        is_class = labels is not None and labels.ndim == 1 and labels.dtype == np.int64
+        most = int(labels.max(initial=-1)) if labels is not None and is_class else -1
         classes = {LABEL: most + 1} if most >= 0 else {}
         splits = {split: mask for split, mask in masks.items() if mask.any()}
         self.nodes[node_type] = NodeTable(len(texts), columns, splits, classes, ids, unknown)
@@ -201,19 +202,17 @@ class _Reading:
 
     def _masks(self, table: dict[str, Any], path: Path) -> dict[str, npt.NDArray[np.bool_]]:
         """Return masks without common rows: each row is in the first split that marks it."""
-        masks = {}
+        masks: dict[str, npt.NDArray[np.bool_]] = {}
+        several = 0
         for split, name in _MASKS.items():
             if name in table:
                 texts = pc.utf8_lower(table.pop(name))
-                wrong = pc.invert(pc.is_in(texts, pa.array(["true", "false", "1", "0", "1.0", "0.0"])))
-                _refuse(wrong, texts, f"{path}, column {name}", "is neither true nor false")
-                masks[split] = numpy_of(pc.is_in(texts, pa.array(["true", "1", "1.0"])))
-        earlier = np.zeros(len(next(iter(masks.values()), ())), bool)
-        several = 0
-        for split, mask in masks.items():
-            several += int((mask & earlier).sum())
-            masks[split] = mask & ~earlier
-            earlier |= mask
+                true, false = (pc.is_in(texts, pa.array(of)) for of in (_TRUE, ["false", "0", "0.0"]))
+                _refuse_wrong(pc.invert(pc.or_(true, false)), texts, f"{path}, column {name}")
+                mask = numpy_of(true)
+                earlier = np.any([*masks.values(), np.zeros_like(mask)], axis=0)
+                several += int((mask & earlier).sum())
+                masks[split] = mask & ~earlier
         if several:
             self.notes.append(
                 f"{path}: {several:,} marks are ignored, because their row is already in an earlier split "
@@ -267,12 +266,9 @@ class _Reading:
         table.append(known)
         keys = string_keys(texts.cast(pa.large_string())) if numbers is None else numbers
         rows: npt.NDArray[np.int64] = np.asarray(table.find(keys)).astype(np.int64)
-        if (rows < 0).any():
-            at = int(np.argmax(rows < 0))
-            raise ValueError(
-                f"{where}, row {at + 2}: no {node_type!r} node has the id {texts[at].as_py()}; add it or "
-                "drop the row"
-            )
+        remedy = "add it or drop the row"
+        reason = f"no {node_type!r} node has the id"
+        refuse(rows < 0, _rows_of(where), lambda at: f"{reason} {texts[at].as_py()}; {remedy}")
         return rows
 
 
@@ -282,10 +278,14 @@ def _lack(path: Path, part: DglNodes | DglEdges, table: Mapping[str, Any]) -> An
     raise ValueError(f"{path}: has no column {name!r}, but {', '.join(table)}; meta.yaml names it")
 
 
-def _refuse(wrong: Any, texts: Any, where: str, reason: str) -> None:
-    if pc.any(wrong).as_py():
-        row = wrong.index(True).as_py()
-        raise ValueError(f"{where}, row {row + 2}: {texts[row].as_py()!r} {reason}; correct it")
+def _rows_of(where: str) -> Callable[[int], str]:
+    """Return a function that describes the place of a row in a file with a header."""
+    return lambda row: f"{where}, row {row + 2}"
+
+
+def _refuse_wrong(wrong: Any, texts: Any, where: str) -> None:
+    problem = "is neither true nor false; correct it"
+    refuse(numpy_of(wrong), _rows_of(where), lambda row: f"{texts[row].as_py()!r} {problem}")
 
 
 def _numbers(texts: Any, missing: npt.NDArray[np.bool_], where: str) -> Numbers | None:

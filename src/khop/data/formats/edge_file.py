@@ -240,15 +240,8 @@ def _table(chunk: bytes, form: _Form) -> Any:
 
 def _form(path: Path) -> _Form:
     """Find the format of a file from its first lines."""
-    sample: list[tuple[int, bytes]] = []
-    number = 0
-    for chunk in _chunks(path, _SAMPLE_BYTES):
-        for line in chunk.removesuffix(b"\n").split(b"\n"):
-            number += 1
-            if line.strip():
-                sample.append((number, line))
-        if len(sample) >= _SAMPLE_LINES:
-            break
+    numbered = ((n, line) for n, line in _numbered_lines(path, _SAMPLE_BYTES) if line.strip())
+    sample = list(islice(numbered, _SAMPLE_LINES))
     if not sample:
         raise ValueError(f"{path}: has no edges; give a file with two ids on each line")
     has_attributes = _ATTRIBUTES.search(sample[-1][1]) is not None
@@ -261,10 +254,8 @@ def _form(path: Path) -> _Form:
             counts = Counter(len(of_line) for of_line in _fields(b"\n".join(lines), separator))
         except csv.Error:
             limit = csv.field_size_limit()
-            number = next(
-                (n for n, line in sample if len(line) > limit or line.count(b'"') % 2), sample[0][0]
-            )
-            raise _too_long(path, number) from None
+            wrong = [n for n, line in sample if len(line) > limit or line.count(b'"') % 2]
+            raise _too_long(path, [*wrong, sample[0][0]][0]) from None
         fields = max(fields, *counts)
         count, times = counts.most_common(1)[0]
         if count in _FIELDS and times > most:  # if lines differ, reading them finds the wrong one
@@ -276,10 +267,8 @@ def _form(path: Path) -> _Form:
 
 def _has_index(first: Sequence[str]) -> bool:
     """Return True for a header as pandas writes it over its index."""
-    names = [name.strip() for name in first]
-    return (
-        len(names) > 2 and names[0] in ("", "Unnamed: 0") and all(re.match(r"[^\W\d]", n) for n in names[1:])
-    )
+    index, *names = [name.strip() for name in first] or [""]
+    return len(names) > 1 and index in ("", "Unnamed: 0") and all(re.match(r"[^\W\d]", one) for one in names)
 
 
 def _too_long(path: Path, line: int) -> ValueError:
@@ -310,21 +299,16 @@ def _problem(form: _Form, is_header: bool, reason: str) -> ValueError:
 
 def _lines(path: Path, form: _Form) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each line with an edge."""
-    number = 0
-    for chunk in _chunks(path):
-        for line in chunk.removesuffix(b"\n").split(b"\n"):
-            number += 1
-            if line.strip(b" \t"):
-                text = _split_attributes(line)[0] if form.has_attributes else line
-                try:
-                    fields = next(_fields(text, form.separator, "strict"))
-                except UnicodeDecodeError:
-                    raise ValueError(
-                        f"{path}, line {number}: invalid UTF-8; save the file as UTF-8"
-                    ) from None
-                except csv.Error:
-                    raise _too_long(path, number) from None
-                yield number, [one.strip() for one in fields]
+    for number, line in _numbered_lines(path):
+        if line.strip(b" \t"):
+            text = _split_attributes(line)[0] if form.has_attributes else line
+            try:
+                fields = next(_fields(text, form.separator, "strict"))
+            except UnicodeDecodeError:
+                raise ValueError(f"{path}, line {number}: invalid UTF-8; save the file as UTF-8") from None
+            except csv.Error:
+                raise _too_long(path, number) from None
+            yield number, [one.strip() for one in fields]
 
 
 def _fields(text: bytes, separator: str, errors: str = "replace") -> Iterator[list[str]]:
@@ -337,12 +321,7 @@ def _tidy(chunk: bytes, separator: str) -> bytes:
     if separator == " ":
         if b"\t" in chunk or b"  " in chunk:
             chunk = re.sub(rb'("[^"\n]*")|[ \t]+', lambda found: found[1] or b" ", chunk)
-        chunk = chunk.removeprefix(b" ")
-        return (
-            chunk.replace(b"\n ", b"\n").replace(b" \n", b"\n")
-            if b" \n" in chunk or b"\n " in chunk
-            else chunk
-        )
+        return chunk.removeprefix(b" ").replace(b"\n ", b"\n").replace(b" \n", b"\n")
     if b" \n" in chunk or b"\t\n" in chunk:
         chunk = re.sub(rb"[ \t]+\n", b"\n", chunk)
     if b'"' in chunk and b" " in chunk:
@@ -372,6 +351,11 @@ def _from_first_line(path: Path) -> Iterator[bytes]:
             yield rest
             break
     yield from chunks
+
+
+def _numbered_lines(path: Path, size: int = _CHUNK_BYTES) -> Iterator[tuple[int, bytes]]:
+    lines = (line for chunk in _chunks(path, size) for line in chunk.removesuffix(b"\n").split(b"\n"))
+    return enumerate(lines, 1)
 
 
 def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
@@ -551,14 +535,10 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
         except _ERRORS as error:
             raise _unreadable(path, content, error) from None
         tables = NetworkxTables.of(graph)
-        unread = {
-            re.sub(r"\W*not supported.*|No key type for id (\S+)\..*", r" \1", str(one.message))
-            for one in told
-        }
-        notes += [
-            f"{what.strip()}: has a type that is not supported; it is omitted, or kept as text"
-            for what in sorted(unread)
-        ]
+        form = r"\W*not supported.*|No key type for id (\S+)\..*"
+        unread = {re.sub(form, r" \1", str(one.message)).strip() for one in told}
+        problem = "has a type that is not supported; it is omitted, or kept as text"
+        notes += [f"{what}: {problem}" for what in sorted(unread)]
         notes += tables.notes
         _check_finite(path, tables)
         is_int = all(type(node) is int and -(2**63) <= node < 2**63 for node in tables.ids)
@@ -610,44 +590,33 @@ def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
     return ValueError(f"{path}, line {line}: {what} is not valid in the format; correct the line")
 
 
-class _Elements:
-    """Counts the elements of an XML file that have been read, so that an error has the element's line."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._read: Counter[str] = Counter()
-
-    def data_of(self, element: Any, decode: Callable[[], Any]) -> Any:
-        """Return the decoded data of the next element."""
-        kind = element.tag.rpartition("}")[2]
-        self._read[kind] += 1
-        lacks = [name for name in _NEEDED.get(kind, ()) if element.get(name) is None]
-        if lacks:
-            raise _Refused(f"line {self._line(kind)}: the {kind} has no {lacks[0]}; add it")
-        try:
-            return decode()
-        except _ERRORS as error:
-            error.add_note(str(self._line(kind)))
-            raise
-
-    def _line(self, kind: str) -> int:
-        starts = re.finditer(rb"<(?:\w+:)?%b[\s/>]" % kind.encode(), self._content)
-        found = next(islice(starts, self._read[kind] - 1, None), None)
-        return 0 if found is None else self._content.count(b"\n", 0, found.start()) + 1
-
-
 class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
-    """Reader of GraphML that keeps both of two keys with the same name."""
+    """Reader of GraphML that keeps both of two keys with the same name. Errors have the element's line."""
 
     def __init__(self, content: bytes, notes: list[str]) -> None:
         super().__init__()
-        self._elements, self._notes = _Elements(content), notes
+        self._content, self._notes = content, notes
+        self._read: Counter[str] = Counter()  # elements
 
     def decode_data_elements(self, graphml_keys: Any, obj_xml: Any) -> Any:
-        """Return the data of a node or an edge, without those that are empty."""
-        decode = super().decode_data_elements
-        data = self._elements.data_of(obj_xml, lambda: decode(graphml_keys, obj_xml))
+        """Return the data of the next node or edge, without those that are empty."""
+        kind = obj_xml.tag.rpartition("}")[2]
+        self._read[kind] += 1
+        lacks = [name for name in _NEEDED.get(kind, ()) if obj_xml.get(name) is None]
+        if lacks:
+            raise _Refused(f"line {self._line(kind)}: the {kind} has no {lacks[0]}; add it")
+        try:
+            data = super().decode_data_elements(graphml_keys, obj_xml)
+        except _ERRORS as error:
+            error.add_note(str(self._line(kind)))
+            raise
         return {name: value for name, value in data.items() if value != ""}
+
+    def _line(self, kind: str) -> int:
+        """Return the line of the element of a kind that was read last."""
+        starts = re.finditer(rb"<(?:\w+:)?%b[\s/>]" % kind.encode(), self._content)
+        found = next(islice(starts, self._read[kind] - 1, None), None)
+        return 0 if found is None else self._content.count(b"\n", 0, found.start()) + 1
 
     def find_graphml_keys(self, graph_element: Any) -> Any:
         """Return the keys. A key with the name of another is named NAME_ID if it is another attribute.
@@ -752,11 +721,10 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
             raise _Refused(f"line {number}: {line.strip()[:60]!r} is not a valid {form[1]}; correct the line")
         if not word.startswith("%"):
             section.append(line)
-    for word in sections:
-        if word not in ("*network", "*vertices", *_PAJEK_LINKS):
-            raise _Refused(
-                f"has a section {word}; remove it: only *Vertices, *Arcs, *Edges, *Matrix are read"
-            )
+    if other := [word for word in sections if word not in ("*network", "*vertices", *_PAJEK_LINKS)]:
+        raise _Refused(
+            f"has a section {other[0]}; remove it: only *Vertices, *Arcs, *Edges, *Matrix are read"
+        )
     vertices = sections.get("*vertices", [""])
     if len(vertices[0].split()) != 2:
         raise _Refused(
@@ -809,14 +777,8 @@ def _matrix_market(path: Path) -> ReadEdges:
 
     try:
         rows, columns, _, layout, kind, symmetry = scipy.io.mminfo(source())
-        if layout != "coordinate" or kind == "complex" or rows != columns:
-            raise _Refused(
-                f"is a {kind} {layout} matrix of {rows:,} rows and {columns:,} columns; give a square sparse "
-                "one of real numbers"
-            )
-        matrix = scipy.io.mmread(source())
-    except _Refused as error:
-        raise ValueError(f"{path}: {error}") from None
+        is_read = layout == "coordinate" and kind != "complex" and rows == columns
+        matrix = scipy.io.mmread(source()) if is_read else None
     except (ValueError, OverflowError, OSError, StopIteration) as error:
         place = re.search(r"[Ll]ine (\d+)", str(error))
         lines = _content(path).decode(errors="replace").split("\n")
@@ -828,6 +790,11 @@ def _matrix_market(path: Path) -> ReadEdges:
             f"{path}, line {place[1]}: {written!r} is not an entry of a matrix of this size: a row, a "
             "column and a value; correct the line"
         ) from None
+    if matrix is None:
+        raise ValueError(
+            f"{path}: is a {kind} {layout} matrix of {rows:,} rows and {columns:,} columns; give a square "
+            "sparse one of real numbers"
+        )
     is_undirected = symmetry in ("symmetric", "hermitian")
     kept = matrix.row >= matrix.col if is_undirected else slice(None)  # scipy has added the opposites
     infinite = np.flatnonzero(~np.isfinite(matrix.data))

@@ -27,13 +27,10 @@ NODE_TYPES = ("paper", "author", "institute", "fos", "journal", "conference")
 class IgbSet:
     """One set: `tiny`, or with all its node types `hetero-tiny`."""
 
-    name: str
     size: str  # folder
     kind: Literal["plain", "typed"]
     md5: str | None = None  # of the archive; None: not published, or there is no archive
-    num_labeled: Mapping[int, int] = field(
-        default_factory=dict
-    )  # by the number of classes, unless all papers
+    num_labeled: Mapping[int, int] = field(default_factory=dict)  # by number of classes, unless all papers
 
     @property
     def url(self) -> str | None:
@@ -51,12 +48,12 @@ _MD5 = {
 _FULL = {19: 227_130_858, 2983: 157_675_969}  # labeled papers of 269,346,174
 
 IGB_SETS: Mapping[str, IgbSet] = {
-    **{size: IgbSet(size, size, "plain", md5) for size, (md5, _) in _MD5.items()},
-    "large": IgbSet("large", "large", "plain"),
-    "full": IgbSet("full", "full", "plain", num_labeled=_FULL),
-    **{f"hetero-{size}": IgbSet(f"hetero-{size}", size, "typed", md5) for size, (_, md5) in _MD5.items()},
-    "hetero-large": IgbSet("hetero-large", "large", "typed"),
-    "hetero-full": IgbSet("hetero-full", "full", "typed", num_labeled=_FULL),
+    **{size: IgbSet(size, "plain", md5) for size, (md5, _) in _MD5.items()},
+    "large": IgbSet("large", "plain"),
+    "full": IgbSet("full", "plain", num_labeled=_FULL),
+    **{f"hetero-{size}": IgbSet(size, "typed", md5) for size, (_, md5) in _MD5.items()},
+    "hetero-large": IgbSet("large", "typed"),
+    "hetero-full": IgbSet("full", "typed", num_labeled=_FULL),
 }
 
 
@@ -167,9 +164,6 @@ def _labeled(table: NodeTable, folder: Path, igb: IgbSet, num_classes: int) -> N
     labels = np.concatenate([labels, np.full(table.count - len(labels), -1)])
     labeled = igb.num_labeled.get(num_classes, table.count)
     train, val = int(labeled * 0.6), int(labeled * 0.2)
-    splits = {
-        "train": np.arange(train),
-        "val": np.arange(train, train + val),
-        "test": np.arange(train + val, labeled),
-    }
+    parts = np.split(np.arange(labeled), [train, train + val])
+    splits = dict(zip(("train", "val", "test"), parts, strict=True))
     return NodeTable(table.count, {**table.columns, "label": labels}, splits, {"label": num_classes})

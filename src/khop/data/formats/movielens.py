@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from khop.data.formats.downloads import root_folder, set_folder
-from khop.data.formats.set_graph import memory_budget
 from khop.data.importers import ImportContext, Movielens
 from khop.data.tables.packages import pa, pa_csv, reading
 from khop.data.tables.pipeline import import_tables
@@ -115,7 +114,6 @@ class MovielensImporter:
                 }
             },
         }  # fmt: skip
-        done = import_tables(
-            spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
-        )
+        given = self.context
+        done = import_tables(spec, out, memory=given.memory, threads=given.threads, notice=notice)
         return done.counts()

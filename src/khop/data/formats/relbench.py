@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from khop.data.formats.downloads import root_folder, set_folder
-from khop.data.formats.set_graph import memory_budget
 from khop.data.importers import ImportContext, Relbench
 from khop.data.tables.packages import pa, pc, pq, reading
 from khop.data.tables.pipeline import import_tables
@@ -269,9 +268,8 @@ class RelbenchImporter:
         spec = relbench_spec([RelbenchTable.read(path) for path in paths], *self._cut_offs())
         if task is not None:
             spec["edges"] |= task.edges
-        done = import_tables(
-            spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
-        )
+        given = self.context
+        done = import_tables(spec, out, memory=given.memory, threads=given.threads, notice=notice)
         if task is None:
             return done.counts()
         write_run(task, tables, out)
