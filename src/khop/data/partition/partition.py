@@ -354,7 +354,8 @@ def _write(
     threads: int,
     notice: ProgressCallback | None,
 ) -> PartitionBook:
-    meter = Meter(_bytes_to_write(folder), notice)
+    times = sum(8 * entry.count for entry in folder.manifest.edges if needs_times(folder, entry))
+    meter = Meter(times + sum(entry.data_bytes for entry in folder.manifest.arrays.values()), notice)
     for part in range(settings.parts):
         path = part_folder(hidden, part)
         path.mkdir()
@@ -373,22 +374,11 @@ def _write(
     }
     for edge_type in graph.schema.edge_types:
         assert edge_offsets[edge_key(edge_type)][-1] == graph.csc(edge_type).num_edges, edge_type
+    fingerprints = tuple(part.fingerprint for part in parts)
     return PartitionBook(
-        settings.method_name,
-        folder.fingerprint,
-        renumbering.offsets,
-        edge_offsets,
-        tuple(part.fingerprint for part in parts),
-        digests,
-        quality,
-        wholes,
-        documents,
-    )
-
-
-def _bytes_to_write(folder: GraphFolder) -> int:
-    times = sum(8 * entry.count for entry in folder.manifest.edges if needs_times(folder, entry))
-    return times + sum(entry.data_bytes for entry in folder.manifest.arrays.values())
+        settings.method_name, folder.fingerprint, renumbering.offsets, edge_offsets, fingerprints, digests,
+        quality, wholes, documents,
+    )  # fmt: skip
 
 
 def _write_wholes(

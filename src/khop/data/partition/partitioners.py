@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from itertools import accumulate
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -40,10 +41,7 @@ class TypeNumbering:
     @classmethod
     def of(cls, counts: Mapping[NodeType, int]) -> TypeNumbering:
         """Number the nodes of a graph, given the node count of each type."""
-        first = [0]
-        for count in counts.values():
-            first.append(first[-1] + count)
-        return cls(tuple(counts), tuple(first))
+        return cls(tuple(counts), tuple(accumulate(counts.values(), initial=0)))
 
     @property
     def num_nodes(self) -> int:
@@ -118,46 +116,34 @@ def balance_of(
         raise ValueError(f"slack {slack}: must be a number, at least 0, such as 0.05 for 5 %")
     splits = [name for name in names if name not in (NODES, EDGES, BYTES)]
     _check_names(folder, names, splits)
-    shared: dict[str, _Shared] = {}
+    limits: dict[str, Limit] = {}
     for name in names:
-        shared |= _shared_out(folder, numbering, name, splits)
-    limits = {
-        label: Limit(of.by_type, _capacity(of.total, parts, slack), of.member, of.by_degree)
-        for label, of in shared.items()
-    }
-    totals = {label: of.total for label, of in shared.items()}
+        limits |= _totals(folder, numbering, name, splits)
+    totals = {label: limit.capacity for label, limit in limits.items()}
+    for label, total in totals.items():
+        capacity = max(-(-total // parts), int(total * (1 + slack) / parts))
+        limits[label] = replace(limits[label], capacity=capacity)
     return Balance(limits, totals, _members(folder, numbering, splits))
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """A balanced quantity: like `Limit`, with the total over all parts instead of the capacity of a part."""
-
-    by_type: tuple[int, ...]
-    total: int
-    member: int = 0
-    by_degree: bool = False
-
-
-def _shared_out(
+def _totals(
     folder: GraphFolder, numbering: TypeNumbering, name: str, splits: Sequence[str]
-) -> dict[str, _Shared]:
-    """Return the quantities that a name of `balance_of` selects, by the name used in reports."""
+) -> dict[str, Limit]:
+    """Return the quantities that a name of `balance_of` selects, with the total over all parts as limit."""
     types, ones = numbering.node_types, tuple(1 for _ in numbering.node_types)
     counts = [folder.num_nodes(node_type) for node_type in types]
     if name == NODES:
-        return {
-            NODES if len(types) == 1 else f"{node_type} nodes": _Shared(_only(numbering, node_type), count)
-            for node_type, count in zip(types, counts, strict=True)
-        }
+        labels = [NODES] if len(types) == 1 else [f"{node_type} nodes" for node_type in types]
+        only = [tuple(int(one == other) for other in types) for one in types]
+        return dict(zip(labels, map(Limit, only, counts), strict=True))
     if name == EDGES:
         edges = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
-        return {EDGES: _Shared(ones, edges, by_degree=True)}
+        return {EDGES: Limit(ones, edges, by_degree=True)}
     if name == BYTES:
         by_type = tuple(_row_bytes(folder, node_type) for node_type in types)
-        return {BYTES: _Shared(by_type, sum(b * n for b, n in zip(by_type, counts, strict=True)))}
+        return {BYTES: Limit(by_type, sum(b * n for b, n in zip(by_type, counts, strict=True)))}
     seeds = sum(ids.numel() for ids in folder.split(name).values())
-    return {name: _Shared(ones, seeds, member=1 << splits.index(name))}
+    return {name: Limit(ones, seeds, member=1 << splits.index(name))}
 
 
 def _check_names(folder: GraphFolder, names: Sequence[str], splits: Sequence[str]) -> None:
@@ -171,17 +157,9 @@ def _check_names(folder: GraphFolder, names: Sequence[str], splits: Sequence[str
         raise ValueError(f"balance by {len(splits)} splits: at most {_MOST_SPLITS}")
 
 
-def _only(numbering: TypeNumbering, node_type: NodeType) -> tuple[int, ...]:
-    return tuple(int(other == node_type) for other in numbering.node_types)
-
-
 def _row_bytes(folder: GraphFolder, node_type: NodeType) -> int:
     columns = folder.columns()[node_type].values()
     return sum(column[:1].numel() * column.element_size() for column in columns)
-
-
-def _capacity(total: int, parts: int, slack: float) -> int:
-    return max(-(-total // parts), int(total * (1 + slack) / parts))
 
 
 def _members(folder: GraphFolder, numbering: TypeNumbering, splits: Sequence[str]) -> Tensor:
@@ -287,19 +265,15 @@ class Streaming:
             score=self.score,
             cluster_limit=max(1, nodes // (CLUSTERS_PER_PART * parts)),
         )
-        over_nodes, over_blocks = (
-            partial(_pass, meter, nodes, assigner.block),
-            partial(_pass, meter, nodes, 1),
-        )
-        for _ in range(CLUSTER_PASSES):
-            over_nodes("clustering", partial(assigner.cluster, threads=threads), nodes)
-        blocks = assigner.num_cluster_blocks()
-        for _ in range(PLACE_PASSES):
-            over_blocks("placing clusters", partial(assigner.place_clusters, threads=threads), blocks)
-        for _ in range(STREAM_PASSES):
-            over_nodes("placing nodes", partial(assigner.stream, threads=threads), nodes)
-        for _ in range(REFINE_PASSES):
-            over_nodes("moving nodes", partial(assigner.refine, threads=threads), nodes)
+
+        def make(passes: int, what: str, work: Callable[..., None], count: int, unit: int) -> None:
+            for _ in range(passes):
+                _pass(meter, nodes, unit, what, partial(work, threads=threads), count)
+
+        make(CLUSTER_PASSES, "clustering", assigner.cluster, nodes, assigner.block)
+        make(PLACE_PASSES, "placing clusters", assigner.place_clusters, assigner.num_cluster_blocks(), 1)
+        make(STREAM_PASSES, "placing nodes", assigner.stream, nodes, assigner.block)
+        make(REFINE_PASSES, "moving nodes", assigner.refine, nodes, assigner.block)
         return assigner.parts()
 
 
@@ -339,18 +313,22 @@ def _pass(meter: Meter, nodes: int, unit: int, what: str, work: _Range, count: i
 
 
 @dataclass(frozen=True)
-class RandomParts:
-    """Random parts with equal numbers of nodes of each type. Other limits hold only on average."""
+class _Seeded:
+    """A method in one pass, with a seed."""
 
     seed: int
-    passes = 1
-
+    passes: ClassVar[int] = 1
     Options = NoOptions
 
     @classmethod
-    def build(cls, options: NoOptions, context: PartitionContext) -> RandomParts:
+    def build(cls, options: NoOptions, context: PartitionContext) -> Self:
         """Make the method with the seed."""
         return cls(context.seed)
+
+
+@dataclass(frozen=True)
+class RandomParts(_Seeded):
+    """Random parts with equal numbers of nodes of each type. Other limits hold only on average."""
 
     def assign(self, request: AssignRequest) -> Tensor:
         """Assign a part to each node: int32 (nodes of all types)."""
@@ -386,18 +364,8 @@ class RangeParts:
 
 
 @dataclass(frozen=True)
-class HashParts:
+class HashParts(_Seeded):
     """Parts by a hash of the original id. A node keeps its part when the graph around it changes."""
-
-    seed: int
-    passes = 1
-
-    Options = NoOptions
-
-    @classmethod
-    def build(cls, options: NoOptions, context: PartitionContext) -> HashParts:
-        """Make the method with the seed."""
-        return cls(context.seed)
 
     def assign(self, request: AssignRequest) -> Tensor:
         """Assign a part to each node: int32 (nodes of all types)."""
@@ -424,21 +392,11 @@ def _plain_shares(count: int, parts: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Metis:
+class Metis(_Seeded):
     """METIS (Karypis and Kumar 1998).
 
     It balances only the number of nodes. Other limits do not affect the result, and are only reported.
     """
-
-    seed: int
-    passes = 1
-
-    Options = NoOptions
-
-    @classmethod
-    def build(cls, options: NoOptions, context: PartitionContext) -> Metis:
-        """Make the method with the seed."""
-        return cls(context.seed)
 
     def assign(self, request: AssignRequest) -> Tensor:
         """Assign a part to each node: int32 (nodes of all types)."""
