@@ -116,10 +116,6 @@ def test_without_a_cache_folder_it_is_the_users(
     assert builtin_folder("debian").name == plain.path.name
 
 
-def test_the_cache_folder_may_be_text(cache: Path, plain: GraphFolder) -> None:
-    assert builtin_folder("debian", str(cache)) == plain.path
-
-
 def test_a_built_in_graph_opens_by_its_name(
     cache: Path, plain: GraphFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -175,12 +171,6 @@ def test_a_graph_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtin, "write_debian", _refuse_graph)
     with pytest.raises(ValueError, match="no such graph"):
         builtin_folder("debian", tmp_path)
-
-
-def test_a_cache_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where the cache should be")
-    with pytest.raises(OSError, match="cache"):
-        builtin_folder("debian", tmp_path / "cache")
 
 
 def test_a_damaged_snapshot_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

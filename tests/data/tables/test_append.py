@@ -164,14 +164,6 @@ def test_new_nodes_are_in_no_split_unless_asked(tmp_path: Path) -> None:
         append(shop, more_items(), split="other")
 
 
-def test_a_known_id_is_refused_and_nothing_is_left(shop: Path) -> None:
-    before = open_folder(shop).fingerprint
-    with pytest.raises(ValueError, match="nodes.user.id is 'u1', a node of"):
-        append(shop, day(*LATER, names=("u8", "u1")))
-    assert open_folder(shop).fingerprint == before
-    assert list((shop / "snapshots").iterdir()) == []
-
-
 def test_damage_of_the_graph_is_not_copied(shop: Path) -> None:
     file = shop / "edges" / "__".join(BUYS) / "columns" / "time.npy"
     content = bytearray(file.read_bytes())

@@ -31,14 +31,6 @@ def test_the_environment_names_a_file_or_a_server(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    databases = Databases()
-    with pytest.raises(
-        ValueError, match=r"bonk.duckdb: no such file in .*; give the path of a DuckDB or SQLite"
-    ):
-        databases.open_table(Database("bonk.duckdb", tmp_path / "bonk.duckdb"), "tx", "id", "nodes.tx")
-
-
 def opened(path: Path, table: str, order_by: str, key: str) -> DatabaseTable:
     return Databases().open_table(Database(path.name, path), table, order_by, key)
 
@@ -57,39 +49,6 @@ def test_rows_come_in_the_order_of_the_unique_column(bank: Path) -> None:
     assert ids == list(range(1000))
     assert next(table.pieces(["kind"]))().row(0) == "bank.duckdb, table tx, row 1"
     assert table.num_rows == 1000
-
-
-def test_an_order_that_is_not_unique_is_refused(bank: Path) -> None:
-    with pytest.raises(
-        ValueError, match="order_by 'kind' of bank.duckdb, table tx has 7 values in 1,000 rows"
-    ):
-        opened(bank, "tx", "kind", "nodes.tx")
-
-
-def test_missing_names_are_refused_with_the_nearest(bank: Path) -> None:
-    with pytest.raises(ValueError, match="no table 'txs'; did you mean tx"):
-        opened(bank, "txs", "id", "nodes.tx")
-    with pytest.raises(ValueError, match="no column 'kindd' in bank.duckdb, table tx; did you mean kind"):
-        opened(bank, "tx", "kindd", "nodes.tx")
-
-
-def test_another_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.duckdb").write_text("no database")
-    with pytest.raises(
-        ValueError, match="text.duckdb: is not a DuckDB file, or is damaged; close programs that write"
-    ):
-        opened(tmp_path / "text.duckdb", "tx", "id", "nodes.tx")
-
-
-def test_a_view_reads_no_other_file(bank: Path) -> None:
-    other = bank.with_name("other.csv")
-    other.write_text("id\n1\n")
-    with duckdb.connect(str(bank)) as connection:
-        connection.execute(f"CREATE VIEW outside AS SELECT * FROM read_csv('{other}')")
-    with pytest.raises(
-        ValueError, match="bank.duckdb, table outside: reads another file; a view may only read this file"
-    ):
-        opened(bank, "outside", "id", "nodes.tx")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ EDGES = "edges.user buys item"
 
 def test_orphans_are_summed_and_the_first_is_named() -> None:
     counted = Counted({3: (2, "b.csv, row 1"), 1: (1, "a.csv, row 9")}, {0: 4, 2: 1})
-    assert (counted.num_orphans, counted.num_nulls) == (3, 5)
+    assert (counted.num_orphans, sum(counted.nulls.values())) == (3, 5)
     with pytest.raises(ValueError, match="^a.csv, row 9; 3 edges have no node at an end"):
         counted.refuse_orphans()
     Counted().refuse_orphans()

@@ -46,9 +46,7 @@ def test_the_others_are_places_on_cycles() -> None:
     np.testing.assert_allclose(values[1, 6:], [0, 1], atol=1e-6)  # the first of the month
 
 
-def test_nulls_and_local_times_are_refused_where_asked() -> None:
-    with pytest.raises(ValueError, match="row 1: signup is null"):
-        fitter("age", missing="refuse").encoder().encode(pa.array([None], pa.date32()), where)
+def test_local_times_are_taken_as_utc_and_a_note_says_so() -> None:
     with pytest.warns(UserWarning, match="signup: times without a zone are taken as UTC"):
         fitter("age", timezone=None).add(pa.array([date(2020, 1, 1)]), where)
 
@@ -100,18 +98,12 @@ def test_logarithms_keep_the_sign_and_constants_have_deviation_one() -> None:
     np.testing.assert_allclose(values[:, 0], [1, -1], rtol=1e-6)
 
 
-def test_text_of_numbers_is_read_and_other_text_named() -> None:
+def test_text_of_numbers_is_read() -> None:
     assert numbers_of(pa.array(["1.5", " 2 ", "-3e2"]), "price", encode_number_where).tolist() == [
         1.5,
         2,
         -300,
     ]
-    with pytest.raises(ValueError, match=r"a.csv, row 2: price is 'two': not a number"):
-        numbers_of(pa.array(["1", "two"]), "price", encode_number_where)
-    with pytest.raises(ValueError, match="row 2: price is null; give missing"):
-        fitted([1.0], missing="refuse").encoder().encode(pa.array([1.0, None]), encode_number_where)
-    with pytest.raises(ValueError, match="row 1: price is infinite"):
-        fitted([float("inf")])
 
 
 def test_booleans_of_all_types() -> None:
@@ -121,8 +113,6 @@ def test_booleans_of_all_types() -> None:
             [0, 0],
             [0, 1],
         ]
-    with pytest.raises(ValueError, match="row 1: new is 'maybe': neither true nor false"):
-        BooleanEncoder("new").encode(pa.array(["maybe"]), encode_number_where)
 
 
 def test_vectors_have_one_length() -> None:
@@ -131,7 +121,5 @@ def test_vectors_have_one_length() -> None:
     assert encoder.encode(lists, encode_number_where).values.tolist() == [[1, 2], [0, 0], [3, 4]]
     text = VectorEncoder("v", " ", "refuse", 2)
     assert text.encode(pa.array(["1 2", "3 4"]), encode_number_where).values.tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(ValueError, match="row 2: v has 1 numbers, but the first row has 2"):
-        encoder.encode(pa.array([[1.0, 2.0], [3.0]]), encode_number_where)
     with pytest.raises(ValueError, match="row 2: v has a number that is null, NaN or infinite"):
         encoder.encode(pa.array([[1.0, 2.0], [3.0, float("nan")]]), encode_number_where)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import khop
 from data.tables.shop import items, spec
 from khop import append, import_tables, open_graph
-from khop.data.tables.encode_text import (
+from khop.data.tables.encoders import (
     CategoryEncoder,
     CategoryFitter,
     TextEncoder,
@@ -79,10 +79,6 @@ def test_the_numbers_are_fixed() -> None:
 EXPECTED = [-0.5746355652809143, 0.5746355652809143, -0.5746355652809143, -0.09686054289340973]
 
 
-def encode_category_where(row: int) -> str:
-    return f"row {row + 1}"
-
-
 def fitter(
     limit: int = 10, min_count: int = 1, several: str = "none", separator: str | None = None
 ) -> CategoryFitter:
@@ -91,31 +87,31 @@ def fitter(
 
 def test_the_most_frequent_come_first_and_ties_by_appearance() -> None:
     one = fitter(limit=2)
-    one.add(pa.array(["b", "a", None, "c", "a"]), encode_category_where)
+    one.add(pa.array(["b", "a", None, "c", "a"]), where)
     assert one.encoder().categories == ("a", "b")
 
 
 @given(st.lists(st.sampled_from("abcd")), st.integers(0, 10))
 def test_grouping_changes_nothing(values: list[str], cut: int) -> None:
     whole, parts = fitter(), fitter()
-    whole.add(pa.array(values, pa.string()), encode_category_where)
+    whole.add(pa.array(values, pa.string()), where)
     for part in (values[:cut], values[cut:]):
-        parts.add(pa.array(part, pa.string()), encode_category_where)
+        parts.add(pa.array(part, pa.string()), where)
     assert whole.encoder() == parts.encoder()
 
 
 def test_more_values_than_memory_may_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("khop.data.tables.encode_text._MOST_DISTINCT", 3)
+    monkeypatch.setattr("khop.data.tables.encoders._MOST_DISTINCT", 3)
     one = fitter(limit=2)
-    one.add(pa.array(["a", "b", "c", "a"]), encode_category_where)
+    one.add(pa.array(["a", "b", "c", "a"]), where)
     with pytest.raises(ValueError, match='brand: training rows have more than 3 different .* kind = "text"'):
-        one.add(pa.array(["d"]), encode_category_where)
+        one.add(pa.array(["d"]), where)
 
 
 def test_other_categories_and_nulls_have_numbers_of_their_own() -> None:
     one = fitter(min_count=2)
-    one.add(pa.array(["a", "a", "b"]), encode_category_where)
-    encoded = one.encoder().encode(pa.array(["a", "b", "new", None]), encode_category_where)
+    one.add(pa.array(["a", "a", "b"]), where)
+    encoded = one.encoder().encode(pa.array(["a", "b", "new", None]), where)
     assert encoded.values.tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0], [0, 1, 0]]
     assert encoded.unknown == 2
 
@@ -123,16 +119,16 @@ def test_other_categories_and_nulls_have_numbers_of_their_own() -> None:
 def test_several_categories_per_row() -> None:
     for array, separator in ((pa.array([["a", "b"], [], None]), None), (pa.array(["a| b", "", None]), "|")):
         one = fitter(several="lists", separator=separator)
-        one.add(array, encode_category_where)
+        one.add(array, where)
         encoder = one.encoder()
         assert encoder.categories == ("a", "b")
-        assert encoder.encode(array, encode_category_where).values.tolist() == [
+        assert encoder.encode(array, where).values.tolist() == [
             [0, 0, 1, 1],
             [0, 0, 0, 0],
             [0, 1, 0, 0],
         ]
     with pytest.raises(ValueError, match="brand: is text; give the separator"):
-        fitter(several="lists").add(pa.array(["a"]), encode_category_where)
+        fitter(several="lists").add(pa.array(["a"]), where)
 
 
 def test_numbers_and_dictionaries_are_text() -> None:
@@ -149,20 +145,16 @@ TEXTS = st.lists(st.none() | st.lists(WORD, max_size=6).map(" ".join), max_size=
 BUCKETS = 1000
 
 
-def encode_words_where(row: int) -> str:
-    return f"row {row + 1}"
-
-
 def fitted(
     texts: list[str | None], values: str = "rarity", most: int = 256, separator: str | None = None
 ) -> WordsEncoder:
     fitter = WordsFitter(WordsEncoder("title", BUCKETS, separator, "none", values, most))
-    fitter.add(pa.array(texts, pa.string()), encode_words_where)
+    fitter.add(pa.array(texts, pa.string()), where)
     return fitter.encoder()
 
 
 def dense(encoder: WordsEncoder, array: pa.Array) -> np.ndarray:
-    rows = torch.from_numpy(encoder.encode(array, encode_words_where).values)
+    rows = torch.from_numpy(encoder.encode(array, where).values)
     return khop.SparseRows.of(rows, encoder.width).dense().numpy()
 
 
@@ -181,14 +173,14 @@ def test_ones_are_the_known_words_of_each_text(training: list[str | None], texts
     assert (found <= expected).all()
     assert (found[~fits].sum(1) == longest).all()
     missing = sum(bool(set((text or "").split()) - known) for text in texts)
-    assert encoder.encode(array, encode_words_where).unknown == missing
+    assert encoder.encode(array, where).unknown == missing
 
 
 @given(texts=TEXTS)
 def test_rows_by_rarity_are_those_of_kind_text_before_its_projection(texts: list[str | None]) -> None:
     array = pa.array(texts, pa.string())
     fitter = TextFitter(TextEncoder("title", BUCKETS, 70, "none"))
-    fitter.add(array, encode_words_where)
+    fitter.add(array, where)
     text: TextEncoder = fitter.encoder()
     signs = np.stack([_signs(bucket, 70) for bucket in range(BUCKETS)])
     rows = dense(fitted(texts), array)
@@ -197,7 +189,7 @@ def test_rows_by_rarity_are_those_of_kind_text_before_its_projection(texts: list
     projected = rows @ signs
     norms = np.linalg.norm(projected, axis=1, keepdims=True)
     np.testing.assert_allclose(
-        projected / np.where(norms == 0, 1, norms), text.encode(array, encode_words_where).values, atol=1e-5
+        projected / np.where(norms == 0, 1, norms), text.encode(array, where).values, atol=1e-5
     )
 
 
@@ -216,7 +208,7 @@ def test_lists_of_ids_and_text_with_a_separator_are_the_same_entries() -> None:
 
 def test_rows_that_would_be_larger_than_dense_ones_are_refused() -> None:
     fitter = WordsFitter(WordsEncoder("nodes.item.columns.title", 6, None, "none", "one", 256))
-    fitter.add(pa.array(["a b c d e f g h i j"]), encode_words_where)
+    fitter.add(pa.array(["a b c d e f g h i j"]), where)
     with pytest.raises(ValueError, match=r'columns.title: rows have up to \d of 6 words.* or kind = "text"'):
         fitter.encoder()
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter
 
-from khop.data.tables.encode_text import WordsEncoder
-from khop.data.tables.encoders import fitter, restored, stored
+from khop.data.tables.encoders import WordsEncoder, fitter, restored, stored
 from khop.data.tables.spec import AnyColumn
 
 

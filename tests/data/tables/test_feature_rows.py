@@ -17,8 +17,7 @@ import khop
 from data.tables.shop import items, roomy, spec
 from khop import append, import_tables, open_graph
 from khop.data.tables.encode_numbers import BooleanEncoder, ColumnEncoder, NumberEncoder, NumberFitter
-from khop.data.tables.encode_text import CategoryEncoder, CategoryFitter
-from khop.data.tables.encoders import FeatureRows
+from khop.data.tables.encoders import CategoryEncoder, CategoryFitter, FeatureRows
 from khop.data.tables.read_spec import checked_spec
 from khop.data.tables.spec import Category
 from khop.graph.folder import open_folder
@@ -173,8 +172,3 @@ def test_limits_fit_the_encoding() -> None:
         checked_spec(
             spec(**{"nodes.item.columns": {"brand": {"kind": "category", "limit": 100_000}}}), "spec"
         )
-
-
-def test_edges_are_dense() -> None:
-    with pytest.raises(ValueError, match='columns.kind.encoding is "embedding": columns of edges are dense'):
-        checked_spec(spec(**{"edges.user buys item.columns": {"kind": BRAND}}), "spec")

@@ -7,7 +7,7 @@ import pytest
 
 from data.tables.shop import spec
 from khop import import_tables, partition_graph
-from khop.data.tables.encoders import GivenEncoders
+from khop.data.tables.later_spec import GivenEncoders
 from khop.kernels.id_table import StringKeys
 from support.small_folders import write_learnable_graph
 

@@ -36,12 +36,6 @@ def test_readers_and_tables_of_ids_exist_for_all_types(tmp_path: Path) -> None:
     assert node_reader(state, "user", None).columns()
 
 
-def test_a_column_that_does_not_exist_is_found_without_reading(tmp_path: Path) -> None:
-    values = checked_spec(spec(**{"nodes.user.id": "user"}), "spec")
-    with pytest.raises(ValueError, match=r"nodes\.user\.id.*'user'.*user_id"):
-        opened(values, SourceFolder(tmp_path, {}), 1, 1 << 20, lambda *_: None)
-
-
 ROWS = 60_000
 
 

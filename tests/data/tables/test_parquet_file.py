@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from khop.data.tables.files import ParquetTable, one_batch
 
@@ -17,15 +16,6 @@ def test_pieces_are_row_groups_in_order(tmp_path: Path) -> None:
     assert [len(piece) for piece in pieces] == [4, 4, 2]
     assert [n for piece in pieces for n in piece.batch.column(0).to_pylist()] == list(range(10))
     assert pieces[1].row(2) == "a.parquet, row group 1, row 3"
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"PAR1 no more")
-    with pytest.raises(
-        ValueError, match="nodes.user.files: a.parquet: is not a Parquet file, or is damaged; write"
-    ):
-        ParquetTable.open([("a.parquet", path)], "nodes.user.files")
 
 
 def test_a_batch_joins_chunks() -> None:

@@ -116,27 +116,6 @@ def test_all_tables_are_read_in_one_snapshot(address: str) -> None:
         run(address, "DROP TABLE more", "INSERT INTO users VALUES (1, md5('4999')::uuid, 69.5)")
 
 
-@pytest.mark.parametrize(
-    ("table", "order_by", "reason"),
-    [
-        ("user", "number", "env:SHOP: no table 'user'; did you mean users"),
-        ("users", "numbr", "order_by: no column 'numbr' in env:SHOP, table users; did you mean number"),
-        (
-            "sales.events",
-            "kind",
-            "order_by 'kind' of env:SHOP, table sales.events has 2 values in 20,000 rows",
-        ),
-    ],
-)
-def test_what_does_not_exist_is_named(address: str, table: str, order_by: str, reason: str) -> None:
-    databases = Databases()
-    try:
-        with pytest.raises(ValueError, match=reason):
-            databases.open_table(Database("env:SHOP", None, address), table, order_by, "nodes.user")
-    finally:
-        databases.close()
-
-
 def test_a_table_without_permission_is_refused(address: str) -> None:
     run(address, "CREATE ROLE guest LOGIN PASSWORD 'guest-word'")
     databases = Databases()

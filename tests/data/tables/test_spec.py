@@ -97,12 +97,6 @@ def test_ids_are_in_the_column_id_by_default() -> None:
     assert spec(nodes={**NODES, "user": {"files": ["u.csv"]}}).nodes["user"].id == "id"
 
 
-def test_a_split_has_one_rule() -> None:
-    for split in ({}, {"ratio": [1.0, 0.0, 0.0], "column": "s"}, {"column": "s", "val": "train"}):
-        with pytest.raises(ValueError, match="give one of|different values"):
-            spec(nodes={**NODES, "user": {**NODES["user"], "split": split}})
-
-
 def test_labels_name_each_class_once() -> None:
     label = {"column": "y", "classes": ["a", "a"]}
     with pytest.raises(ValueError, match="a name is given twice"):

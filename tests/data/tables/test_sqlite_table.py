@@ -62,42 +62,6 @@ def test_rows_come_in_order_with_the_types_of_all_values(bank: Path, databases: 
     assert next(table.pieces(["kind"]))().row(0) == "a bank?.sqlite, table tx, row 1"
 
 
-def test_a_column_of_several_types_is_refused_when_it_is_read(bank: Path, databases: Databases) -> None:
-    table = opened(databases, bank)
-    with pytest.raises(
-        ValueError,
-        match=r"column 'mixed' of .*tx has values of several types \(4,999 of integer, 1 of text\); the first "
-        r"of text is in the row with id = 4999; correct it, or give a view",
-    ):
-        next(table.pieces(["id", "mixed"]))
-
-
-@pytest.mark.parametrize(
-    ("table", "order_by", "reason"),
-    [
-        ("txs", "id", "no table 'txs'; did you mean tx"),
-        ("tx", "idd", "order_by: no column 'idd' in .*; did you mean id"),
-        ("tx", "kind", "order_by 'kind' of .* has 7 values in 5,000 rows"),
-        ("tx", "note", "order_by 'note' of .* has 1 values in 5,000 rows"),
-    ],
-)
-def test_what_does_not_exist_is_named(
-    bank: Path, databases: Databases, table: str, order_by: str, reason: str
-) -> None:
-    with pytest.raises(ValueError, match=reason):
-        opened(databases, bank, table, order_by)
-
-
-def test_a_damaged_file_is_refused(bank: Path, databases: Databases) -> None:
-    whole = bank.read_bytes()
-    bank.write_bytes(whole[:5000])
-    with pytest.raises(ValueError, match="a bank.*: is cut off; restore the file"):
-        opened(databases, bank)
-    bank.write_bytes(whole[:100] + b"x" * (len(whole) - 100))
-    with pytest.raises(ValueError, match="a bank.*: is damaged, or is a view that fails; close programs"):
-        opened(databases, bank)
-
-
 def test_all_tables_of_a_file_are_of_one_snapshot(bank: Path, databases: Databases) -> None:
     with closing(sqlite3.connect(bank)) as writer:
         writer.execute("PRAGMA journal_mode = wal")  # readers and a writer at once

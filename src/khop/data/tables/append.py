@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.arguments import mapping_of, path_of, whole_number
-from khop.data.tables.encoders import GivenEncoders
+from khop.data.tables.later_spec import GivenEncoders
 from khop.data.tables.pipeline import ImportFolder, budget_of, fingerprint_of, run_import, spec_and_folder
 from khop.data.tables.source import SourceFolder
 from khop.data.tables.spec import Spec
@@ -21,13 +21,7 @@ from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.layout import SNAPSHOTS, is_partitioned, owner_of
 from khop.graph.manifest import write_manifest
-from khop.graph.snapshots import (
-    AppendedTables,
-    Snapshot,
-    only_writer,
-    publish_snapshot,
-    snapshot_record,
-)
+from khop.graph.snapshots import AppendedTables, Snapshot, only_writer, publish_snapshot, snapshot_record
 from khop.schema import NodeType
 
 _NEXT = "next"  # the snapshot under construction

@@ -11,17 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.data.tables.encode_numbers import ColumnEncoder
-from khop.data.tables.encoders import GivenEncoders, fitter
-from khop.data.tables.labels import (
-    TEST,
-    TRAIN,
-    VAL,
-    CutOffs,
-    Parts,
-    keys_of,
-    parts_by_column,
-    parts_by_hash,
-)
+from khop.data.tables.encoders import fitter
+from khop.data.tables.labels import TEST, TRAIN, VAL, CutOffs, Parts, keys_of, parts_by_column, parts_by_hash
+from khop.data.tables.later_spec import GivenEncoders
 from khop.data.tables.node_columns import TIME, raw_dtype, raw_values
 from khop.data.tables.packages import numpy_of, pa, pc
 from khop.data.tables.rows import Piece, TableRows
@@ -156,18 +148,13 @@ class Counted:
         """Edges with an unknown end."""
         return sum(count for count, _ in self.orphans.values())
 
-    @property
-    def num_nulls(self) -> int:
-        """Edges with a null end."""
-        return sum(self.nulls.values())
-
     def num_unknown(self, column: str) -> int:
         """Return the number of edges with a category or word that is not in training rows."""
         return sum(count for (name, _), count in self.unknown.items() if name == column)
 
     def left_out(self, name: str) -> list[str]:
         """Return a text for each kind of dropped edges of the type `name`."""
-        faults = {"an unknown": self.num_orphans, "a null": self.num_nulls}
+        faults = {"an unknown": self.num_orphans, "a null": sum(self.nulls.values())}
         counted = {fault: "1 edge" if count == 1 else f"{count:,} edges" for fault, count in faults.items()}
         return [
             f"{name}: left out {counted[fault]} with {fault} source or destination"

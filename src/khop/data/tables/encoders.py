@@ -1,20 +1,25 @@
-"""Encoders of an import: created from specs, restored from a graph's record, and applied to tables.
+"""Encoders of columns: of categories, relations and text, from specs and stored, and joined to features.
 
-Later tables are encoded with the stored encoders, and their specs are completed from the record.
+Text is encoded by feature hashing with random signs and IDF weights, or as sparse bags of words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter
+import torch
 
-from khop.arguments import toml_values
+from khop.data.tables import spec as specs
 from khop.data.tables.encode_numbers import (
     BooleanEncoder,
     ColumnEncoder,
@@ -23,47 +28,340 @@ from khop.data.tables.encode_numbers import (
     Encoded,
     NumberEncoder,
     NumberFitter,
+    StoredFields,
     VectorEncoder,
     Where,
     as_lists,
 )
-from khop.data.tables.encode_text import (
-    CategoryEncoder,
-    CategoryFitter,
-    RelationEncoder,
-    RelationFitter,
-    TextEncoder,
-    TextFitter,
-    WordsEncoder,
-    WordsFitter,
-)
-from khop.data.tables.packages import pc
-from khop.data.tables.read_spec import nearest
-from khop.data.tables.spec import (
-    AnyEdgeColumn,
-    Boolean,
-    Category,
-    Column,
-    Date,
-    EdgeRules,
-    Label,
-    Multi,
-    NodeSpec,
-    Number,
-    Raw,
-    Relation,
-    Source,
-    Spec,
-    Text,
-    Vector,
-    Words,
-)
-from khop.graph.folder import DOCUMENT, LATER, Folder, import_record
-from khop.graph.node_ids import OwnIds, ids_in
-from khop.graph.partitions.parts_folder import known_folder
-from khop.graph.remote import local_path
-from khop.kernels.id_table import Int64s, Keys
-from khop.schema import EdgeType, NodeType
+from khop.data.tables.packages import converted, numpy_of, pa, pc, refuse, refuse_null
+from khop.kernels.lazy_rows import packed
+
+_OTHER, _NULL = 0, 1  # the first two numbers of a row, before those of the categories
+_BESIDE = 2
+_MOST_DISTINCT = 1 << 22  # per column: each takes about 150 bytes of memory while counting
+
+
+@dataclass(frozen=True)
+class CategoryEncoder(StoredFields):
+    """One number per category; the first two stand for other categories and for null."""
+
+    key: str
+    several: str  # "none", or "lists" for several categories per row
+    separator: str | None
+    categories: tuple[str, ...] = ()
+    encoding: str = "one-hot"  # or "embedding": the features of its node type are sparse rows
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return len(self.categories) + _BESIDE
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode categories; rows with unknown categories are counted."""
+        values = np.zeros((len(array), self.width), np.float32)
+        values[numpy_of(array.is_null()), _NULL] = 1
+        rows, places = self._entries(array, where)
+        values[rows, places] = 1
+        return Encoded(values, int(values[:, _OTHER].sum()))
+
+    def codes(self, array: Any, where: Where) -> Encoded:
+        """Return the index of each row's single category, int64 (rows), instead of numbers."""
+        codes = np.full(len(array), _NULL)
+        rows, places = self._entries(array, where)
+        codes[rows] = places
+        return Encoded(codes, int((codes == _OTHER).sum()))
+
+    def _entries(self, array: Any, where: Where) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the row of each category that is not null, and its index in the row."""
+        rows, texts = self.rows_and_texts(array, where)
+        codes, names = _coded(texts)
+        return rows, np.array([self._places.get(name, _OTHER) for name in names], np.int64)[codes]
+
+    def rows_and_texts(self, array: Any, where: Where) -> tuple[npt.NDArray[np.int64], Any]:
+        """Return the categories that are not null, and the row of each."""
+        if self.several == "none":
+            texts = texts_of(array, self.key, where)
+            rows = np.arange(len(array))
+        else:
+            lists = as_lists(array, self.separator, self.key, where)
+            rows = numpy_of(pc.list_parent_indices(lists)).astype(np.int64)
+            texts = texts_of(pc.list_flatten(lists), self.key, lambda at: where(int(rows[at])))
+            texts = texts if self.separator is None else pc.utf8_trim_whitespace(texts)
+        valid = texts.is_valid()
+        return rows[numpy_of(valid)], texts.filter(valid)
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {name: number + _BESIDE for number, name in enumerate(self.categories)}
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and categories as JSON values; one-hot in the form of earlier versions."""
+        state = asdict(self)
+        return state if self.encoding != "one-hot" else {n: v for n, v in state.items() if n != "encoding"}
+
+
+@dataclass
+class CategoryFitter:
+    """Counts of categories in the order of their first appearance."""
+
+    plain: CategoryEncoder  # without categories
+    limit: int
+    min_count: int
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the values of training rows."""
+        _, texts = self.plain.rows_and_texts(array, where)
+        codes, names = _coded(texts)
+        counts = np.bincount(codes, minlength=len(names)).tolist()
+        self.counts.update(dict(zip(names, counts, strict=True)))
+        if len(self.counts) > _MOST_DISTINCT:
+            raise ValueError(
+                f"{self.plain.key}: training rows have more than {_MOST_DISTINCT:,} different categories, "
+                'which are counted in memory; give kind = "text", or for nodes "words", which hash them, or '
+                "remove the column"
+            )
+
+    def encoder(self) -> CategoryEncoder:
+        """Return the encoder of the most frequent categories; equal counts follow first appearance."""
+        frequent = self.counts.most_common(self.limit)
+        return replace(self.plain, categories=tuple(n for n, count in frequent if count >= self.min_count))
+
+
+@dataclass(frozen=True)
+class RelationEncoder(StoredFields):
+    """Relations as integers, in ascending order of all names of the edge table."""
+
+    key: str
+    names: tuple[str, ...]
+    width: int = 1
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Return the codes, int64 (rows, 1); ValueError for a null and for a relation without a code."""
+        texts = texts_of(array, self.key, where)
+        codes = numpy_of(pc.fill_null(pc.index_in(texts, pa.array(self.names, pa.string())), -1))
+        other = f", which is not one of the {len(self.names):,} relations of the graph"
+        remedy = "correct the row, or exclude it by where"
+        refuse_null(texts, where, f"{self.key} is null; {remedy}")
+        refuse(codes < 0, where, lambda row: f"{self.key} is {texts[row].as_py()!r}{other}; {remedy}")
+        return Encoded(codes.astype(np.int64)[:, None])
+
+
+@dataclass
+class RelationFitter:
+    """Names of relations, of all rows."""
+
+    key: str
+    names: set[str] = field(default_factory=set)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the names of rows."""
+        self.names.update(texts_of(array.drop_null().unique(), self.key, where).to_pylist())
+
+    def encoder(self) -> RelationEncoder:
+        """Return the encoder."""
+        return RelationEncoder(self.key, tuple(sorted(self.names)))
+
+
+def texts_of(array: Any, key: str, where: Where) -> Any:
+    """Return values as text: 3 and "3" are the same category. ValueError for lists and other structures."""
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    reason = "neither text nor a number; convert the column, or give another kind"
+    return converted(array, lambda part: part.cast(pa.string()), key, where, reason)
+
+
+def _coded(texts: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Return a code for each text, and the texts by code in the order of first appearance."""
+    encoded = texts.dictionary_encode()
+    codes = numpy_of(encoded.indices).astype(np.int64)
+    return codes, encoded.dictionary.to_pylist()
+
+
+_WORD = re.compile(r"[^\W_]+")
+_SIGN_BITS = 64
+
+
+@dataclass(frozen=True)
+class TextEncoder(StoredFields):
+    """Weighted sums of +1 and -1 per word, normalized to length 1; zeros for a text without known words."""
+
+    key: str
+    words: int
+    width: int
+    bigrams: str
+    texts: int = 0  # in training
+    buckets: tuple[int, ...] = ()  # with a training text, ascending
+    counts: tuple[int, ...] = ()  # training texts of each bucket
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode texts; words of buckets without training texts are ignored."""
+        values = np.zeros((len(array), self.width), np.float32)
+        unknown = 0
+        for row, text in enumerate(texts_of(array, self.key, where).to_pylist()):
+            buckets = sorted(set(buckets_of(text or "", self.words, self.bigrams)))
+            known = [bucket for bucket in buckets if bucket in self._counts]
+            unknown += len(known) < len(buckets)
+            if known:
+                values[row] = self._sum(known)
+        return Encoded(values, unknown)
+
+    def _sum(self, buckets: list[int]) -> npt.NDArray[np.float64]:
+        total = np.zeros(self.width)
+        for bucket in buckets:
+            total += math.log((1 + self.texts) / (1 + self._counts[bucket])) * _signs(bucket, self.width)
+            total += _signs(bucket, self.width)
+        length = math.sqrt(float(np.dot(total, total)))
+        return total / length if length else total
+
+    @cached_property
+    def _counts(self) -> Mapping[int, int]:
+        return dict(zip(self.buckets, self.counts, strict=True))
+
+
+@dataclass
+class TextFitter:
+    """Numbers of texts by bucket."""
+
+    plain: TextEncoder  # without statistics
+    texts: int = 0
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the texts of training rows."""
+        for text in texts_of(array, self.plain.key, where).to_pylist():
+            self.texts += text is not None
+            self.counts.update(set(buckets_of(text or "", self.plain.words, self.plain.bigrams)))
+
+    def encoder(self) -> TextEncoder:
+        """Return the encoder."""
+        return replace(self.plain, texts=self.texts, **_sorted_counts(self.counts))
+
+
+def _sorted_counts(counts: Mapping[int, int]) -> dict[str, Any]:
+    """Return counts by bucket as two fields of an encoder."""
+    buckets = sorted(counts)
+    return {"buckets": tuple(buckets), "counts": tuple(counts[bucket] for bucket in buckets)}
+
+
+def buckets_of(text: str, words: int, bigrams: str) -> Iterable[int]:
+    """Yield the bucket of each lower-case word, and of each pair of adjacent words."""
+    found = _WORD.findall(text.lower())
+    for word in found:
+        yield bucket_of(word, words)
+    if bigrams == "all":
+        for one, other in pairwise(found):
+            yield bucket_of(f"{one} {other}", words)
+
+
+def bucket_of(word: str, words: int) -> int:
+    """Return the bucket of a word among `words` buckets."""
+    return _digest(word) % words
+
+
+@lru_cache(maxsize=1 << 16)
+def _digest(word: str) -> int:
+    return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=1 << 14)
+def _signs(bucket: int, width: int) -> npt.NDArray[np.float64]:
+    """Return signs by the bits of a digest of the bucket."""
+    size = -(-width // _SIGN_BITS) * (_SIGN_BITS // 8)
+    digest = b"".join(
+        blake2b(bucket.to_bytes(8, "little"), digest_size=64, salt=block.to_bytes(8, "little")).digest()
+        for block in range(-(-size // 64))
+    )
+    bits = np.unpackbits(np.frombuffer(digest, np.uint8), count=width)
+    return bits.astype(np.float64) * 2 - 1
+
+
+@dataclass(frozen=True)
+class WordsEncoder(StoredFields):
+    """Entries of a row's words, weighted by rarity in training or all 1; none for a null."""
+
+    key: str
+    words: int  # buckets
+    separator: str | None  # of the entries of a list in text
+    bigrams: str
+    values: str  # "rarity" or "one"
+    most: int
+    texts: int = 0  # in training
+    longest: int = 1  # entries per stored row, including padding
+    buckets: tuple[int, ...] = ()  # with a training row, ascending
+    counts: tuple[int, ...] = ()  # training rows of each bucket
+
+    @property
+    def width(self) -> int:
+        """Width of a row, including elements that are not stored."""
+        return self.words
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Return int32 (rows, 2, longest), the form of sparse columns, of words that are in training.
+
+        A row with more than `longest` known words keeps the rarest ones.
+        """
+        indptr, places, numbers, unknown = [0], [], [], 0
+        for bag in self.bags(array, where):
+            known = sorted(bucket for bucket in bag or () if bucket in self._counts)
+            unknown += len(known) < len(bag or ())
+            kept = sorted(sorted(known, key=lambda bucket: self._counts[bucket])[: self.longest])
+            places += kept
+            numbers.append(self._numbers(kept))
+            indptr.append(len(places))
+        values = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *numbers]))
+        indices = torch.tensor(places, dtype=torch.int64)
+        return Encoded(packed(torch.tensor(indptr), indices, values, self.longest).numpy(), unknown)
+
+    def bags(self, array: Any, where: Where) -> Iterator[set[int] | None]:
+        """Yield the buckets of each row, of the words of a text or the entries of a list; None for null."""
+        if self.separator is None and not pa.types.is_nested(array.type):
+            for text in texts_of(array, self.key, where).to_pylist():
+                yield None if text is None else set(buckets_of(text, self.words, self.bigrams))
+            return
+        for row in as_lists(array, self.separator, self.key, where).to_pylist():
+            entries = [str(entry).strip() for entry in row or () if entry is not None]
+            yield None if row is None else {bucket_of(entry, self.words) for entry in entries}
+
+    def _numbers(self, buckets: Iterable[int]) -> npt.NDArray[np.float32]:
+        """Return the values of a row's entries: 1, or weights by rarity, normalized to length 1."""
+        counts = np.array([self._counts[bucket] for bucket in buckets], np.float64)
+        if self.values == "one" or not len(counts):
+            return np.ones(len(counts), np.float32)
+        weights = np.array([1 + math.log((1 + self.texts) / (1 + count)) for count in counts])
+        return (weights / math.sqrt(float(np.dot(weights, weights)))).astype(np.float32)
+
+    @cached_property
+    def _counts(self) -> Mapping[int, int]:
+        return dict(zip(self.buckets, self.counts, strict=True))
+
+
+@dataclass
+class WordsFitter:
+    """Number of rows by bucket, and the maximum number of entries of a row."""
+
+    plain: WordsEncoder  # without statistics
+    texts: int = 0
+    longest: int = 1
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the rows of training."""
+        for bag in self.plain.bags(array, where):
+            self.texts += bag is not None
+            self.longest = max(self.longest, min(self.plain.most, len(bag or ())))
+            self.counts.update(bag or ())
+
+    def encoder(self) -> WordsEncoder:
+        """Return the encoder; ValueError if sparse rows would be larger than dense ones."""
+        if self.longest > 1 and self.plain.words < 2 * self.longest:
+            raise ValueError(
+                f"{self.plain.key}: rows have up to {self.longest:,} of {self.plain.words:,} words, and a "
+                f"sparse row would be larger than a dense one; give words = {4 * self.longest:,} or "
+                'more, a lower most, or kind = "text"'
+            )
+        counts = _sorted_counts(self.counts)
+        return replace(self.plain, texts=self.texts, longest=self.longest, **counts)
 
 
 @dataclass
@@ -99,28 +397,28 @@ Fitter = (
 )
 
 
-def fitter(spec: Column, key: str) -> Fitter:
+def fitter(spec: specs.Column, key: str) -> Fitter:
     """Return an empty fitter of a column; `key` names it in errors."""
     match spec:
-        case Number():
+        case specs.Number():
             return NumberFitter(NumberEncoder(key, spec.scale, spec.fill, spec.flag))
-        case Category():
+        case specs.Category():
             plain = CategoryEncoder(key, "none", None, encoding=spec.encoding)
             return CategoryFitter(plain, spec.most, spec.min_count)
-        case Multi():
+        case specs.Multi():
             return CategoryFitter(CategoryEncoder(key, "lists", spec.separator), spec.limit, spec.min_count)
-        case Text():
+        case specs.Text():
             return TextFitter(TextEncoder(key, spec.words, spec.width, spec.bigrams))
-        case Words():
+        case specs.Words():
             bags = key, spec.words, spec.separator, spec.bigrams
             return WordsFitter(WordsEncoder(*bags, spec.values, spec.most))
-        case Date():
+        case specs.Date():
             return DateFitter(DateEncoder(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.fill))
-        case Vector():
+        case specs.Vector():
             return VectorFitter(VectorEncoder(key, spec.separator, spec.fill, 0))
-        case Boolean():
+        case specs.Boolean():
             return BooleanEncoder(key, spec.true, spec.false)
-        case Relation():
+        case specs.Relation():
             return RelationFitter(key)
     raise AssertionError(spec)
 
@@ -137,118 +435,16 @@ def stored(encoder: ColumnEncoder) -> dict[str, Any]:
     return {"encoder": type(encoder).__name__, **encoder.state()}
 
 
+def kind_of(state: Mapping[str, Any]) -> str:
+    """Return the kind of column of a stored encoder."""
+    return "multi" if state.get("several") == "lists" else _KINDS[state["encoder"]]
+
+
 def restored(state: Mapping[str, Any]) -> ColumnEncoder:
     """Return the encoder of stored JSON values."""
     values = {name: value for name, value in state.items() if name != "encoder"}
     encoder: ColumnEncoder = _ENCODERS[_KINDS[state["encoder"]]].of_state(values)
     return encoder
-
-
-_RUN = "config.toml"  # the settings of a run, in its folder
-_PLACE = ("name", "column")  # fields of a recorded column besides the state of its encoder
-
-
-@dataclass(frozen=True, eq=False)
-class GivenEncoders:
-    """The record of an imported graph, by which later data are encoded like its tables."""
-
-    home: Path  # as the user gave it, for errors
-    folder: Folder
-    record: Mapping[str, Any]
-    _ids: dict[NodeType, OwnIds] = field(default_factory=dict)
-
-    @classmethod
-    def open(cls, path: Path) -> GivenEncoders:
-        """Open a graph folder, whole or partitioned, or the graph of a run folder.
-
-        ValueError if the graph was not imported from tables, or is later data itself.
-        """
-        folder = known_folder(_graph_of(path))
-        record = import_record(folder)
-        if not record:
-            raise ValueError(
-                f"{path}: the graph has no encoders; give a graph that khop import SPEC.toml has written, or "
-                "a run on one"
-            )
-        if LATER in record:
-            raise ValueError(f"{path}: is later data; give the run or the graph from which its encoders come")
-        return cls(path, folder, record)
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the encoders: equal for graphs with the same encoders."""
-        return self.folder.documents[DOCUMENT]
-
-    @property
-    def identity(self) -> str:
-        """Text that changes with the encoders and with the graph."""
-        return f"{self.sha256} {self.folder.fingerprint}"
-
-    def nodes(self, node_type: NodeType) -> Mapping[str, Any]:
-        """Return the record of a node type."""
-        found: Mapping[str, Any] = self.record["nodes"][node_type]
-        return found
-
-    def edges(self, edge_type: EdgeType) -> Mapping[str, Any]:
-        """Return the record of an edge type."""
-        found: Mapping[str, Any] = self.record["edges"][" ".join(edge_type)]
-        return found
-
-    def node_encoders(self, node_type: NodeType) -> dict[str, ColumnEncoder]:
-        """Return the encoders of a node type by column, in the order of the features."""
-        return _restored(self.nodes(node_type))
-
-    def edge_encoders(self, edge_type: EdgeType) -> dict[str, ColumnEncoder]:
-        """Return the encoders of an edge type by column."""
-        return _restored(self.edges(edge_type))
-
-    def is_from_edges(self, node_type: NodeType) -> bool:
-        """Return True for a type without a table, whose nodes are the ids that edges name."""
-        return self.nodes(node_type)["id"].get("column") is None
-
-    def rows(self, node_type: NodeType, keys: Keys) -> Int64s:
-        """Return the node of the graph for each id, -1 for new ids.
-
-        ValueError if the graph does not store ids of the type.
-        """
-        if not len(keys):
-            return np.zeros(0, np.int64)
-        if node_type not in self._ids:
-            folder = self.folder
-            count = folder.num_nodes(node_type)
-            self._ids[node_type] = ids_in(folder.path, folder.arrays, node_type, count)
-        ids = self._ids[node_type]
-        return ids.index.find(ids.stored, keys)
-
-    def stores_ids(self, node_type: NodeType) -> bool:
-        """Return True if the graph stores the ids of a type."""
-        try:
-            ids_in(self.folder.path, self.folder.arrays, node_type, self.folder.num_nodes(node_type))
-        except ValueError:
-            return False
-        return True
-
-
-def _restored(record: Mapping[str, Any]) -> dict[str, ColumnEncoder]:
-    return {
-        column["name"]: restored({name: value for name, value in column.items() if name not in _PLACE})
-        for column in record.get("columns", ())
-    }
-
-
-def _graph_of(path: Path) -> Path:
-    """Return the graph folder of a run folder, or the path itself."""
-    settings = path / _RUN
-    if not settings.is_file():
-        return path
-    try:
-        graph = toml_values(settings).get("graph")
-    except ValueError as error:
-        raise ValueError(f"{error}; or give the graph folder of the run") from None
-    found = local_path(graph) if isinstance(graph, str) else None
-    if found is None or not found.is_dir():
-        raise ValueError(f"{settings}: graph is {graph!r}: no such folder; give the graph folder of the run")
-    return found
 
 
 Values = npt.NDArray[Any]
@@ -320,189 +516,3 @@ def _packed(indices: npt.NDArray[np.int32], values: npt.NDArray[np.float32]) -> 
     numbers = np.where(unused, np.float32(0), values)
     entries = np.stack([np.where(unused, np.int32(0), indices), numbers.view(np.int32)], axis=1)
     return np.take_along_axis(entries, order[:, None], axis=2)
-
-
-# Columns of a graph that are not raw columns.
-TIME, LABEL, LABEL_TIME, SPLIT, FEATURES = "time", "label", "label_time", "split", "x"
-_FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names and limits of statistics
-_TIME_FIELDS = ("time", "unit", "timezone", "time_format")
-_ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyEdgeColumn)
-
-
-def later_spec(spec: Spec, given: GivenEncoders) -> Spec:
-    """Return the spec of later data with all columns of the graph's encoders; rows do not join a split.
-
-    ValueError for a type, column, kind, option, label or time that the encoders do not have.
-    """
-    nodes = {node_type: _node_spec(node_type, node, given) for node_type, node in spec.nodes.items()}
-    edges, tables = {}, {}
-    for key, edge_type, rules, table in spec.edge_tables():
-        edges[edge_type] = _edge_rules(key, edge_type, rules, given)
-        tables[edge_type] = _time_fields(key, table, edge_type, given.edges(edge_type), given)
-    update = {"time_unit": given.record["time_unit"], "splits": None, "nodes": nodes}
-    return spec.model_copy(update=update).with_edges(edges, tables)
-
-
-def has_splits(spec: Spec) -> bool:
-    """Return True if a spec splits rows."""
-    of_nodes = any(node.split is not None for node in spec.nodes.values())
-    return spec.splits is not None or of_nodes or any(r.split is not None for _, r in spec.edge_types())
-
-
-def _node_spec(node_type: NodeType, node: NodeSpec, given: GivenEncoders) -> NodeSpec:
-    key, there = f"nodes.{node_type}", given.record["nodes"]
-    if node_type not in there:
-        raise ValueError(f"{key}: {given.home} has no such node type; {nearest(node_type, list(there))}")
-    record = there[node_type]
-    kind = "string" if record["id"]["kind"] == "string" else "integer"
-    update: dict[str, Any] = {"id_type": kind, "split": None}
-    if node.has_rows:
-        label = None if node.label is None else _label(f"{key}.label", node.label, record, given)
-        update |= {"label": label, **_time_fields(key, node, node_type, record, given)}
-        update["columns"] = _columns(key, node.columns, record, _raw_columns(node_type, record, given), given)
-    return node.model_copy(update=update)
-
-
-def _edge_rules(key: str, edge_type: EdgeType, rules: EdgeRules, given: GivenEncoders) -> dict[str, Any]:
-    name, there = " ".join(edge_type), given.record["edges"]
-    reverses = given.folder.schema.reverse_of
-    if name not in there and edge_type in reverses:
-        raise ValueError(
-            f"{key}: is the reverse of {' '.join(reverses[edge_type])!r} in {given.home}; give that type, "
-            "its reverse follows"
-        )
-    if name not in there:
-        raise ValueError(f"{key}: {given.home} has no such edge type; {nearest(name, list(there))}")
-    reverse = reverses[edge_type][1] if edge_type in reverses else None
-    if rules.reverse not in (None, reverse):
-        has = "no reverse of this type" if reverse is None else f"the reverse {reverse!r}"
-        raise ValueError(f"{key}.reverse is {rules.reverse!r}: {given.home} has {has}; leave it out")
-    for end in (edge_type[0], edge_type[2]) if rules.orphans == "add" else ():
-        if _has_times(end, given.nodes(end), given):
-            raise ValueError(
-                f'{key}.orphans is "add": nodes of {end!r} have times in {given.home}; give "drop", or the '
-                "nodes with their times"
-            )
-    raws = _raw_columns(edge_type, there[name], given)
-    columns = _columns(key, rules.columns, there[name], raws, given)
-    return {"reverse": reverse, "split": None, "columns": columns}
-
-
-def _columns(
-    key: str,
-    asked: Mapping[str, Column],
-    record: Mapping[str, Any],
-    raws: Mapping[str, Column],
-    given: GivenEncoders,
-) -> dict[str, Column]:
-    """Return the recorded columns, in their order, by the names that the spec gives them in its files."""
-    known = {one["name"]: _column_of(one) for one in record.get("columns", ())} | dict(raws)
-    for name, column in asked.items():
-        path = f"{key}.columns.{name}"
-        if name not in known:
-            hint = nearest(name, list(known))
-            raise ValueError(f"{path}: the encoders of {given.home} have no such column; {hint}; remove it")
-        _check_equal(path, column, known[name], given)
-    of_files = {
-        name: {"column": one.column or name} | ({"missing": one.null_texts} if one.null_texts else {})
-        for name, one in asked.items()
-    }
-    return {name: column.model_copy(update=of_files.get(name, {})) for name, column in known.items()}
-
-
-def _check_equal(path: str, asked: Any, known: Any, given: GivenEncoders) -> None:
-    """Raise ValueError for a kind or an option that differs from the encoder's."""
-    if asked.kind != known.kind:
-        raise ValueError(
-            f'{path}: is a "{asked.kind}", but the encoders of {given.home} have a "{known.kind}"; remove '
-            "the column from the spec, or give the same kind"
-        )
-    texts = {"missing"} if asked.null_texts else set[str]()  # only of this table
-    for name in sorted(asked.model_fields_set - _FITTED - texts):
-        if getattr(asked, name) != getattr(known, name):
-            raise ValueError(
-                f"{path}.{name} is {getattr(asked, name)!r}, and the encoders of {given.home} have "
-                f"{getattr(known, name)!r}; leave it out"
-            )
-
-
-def _column_of(state: Mapping[str, Any]) -> Column:
-    """Return the spec of a recorded column."""
-    kind = "multi" if state.get("several") == "lists" else _KINDS[state["encoder"]]
-    fields = {"kind": kind, "column": state.get("column", state["name"])}
-    model = type(_ANY_COLUMN.validate_python({"kind": kind}))
-    fields |= {name: state[name] for name in model.model_fields if name in state and name not in fields}
-    column: Column = _ANY_COLUMN.validate_python(fields)
-    return column
-
-
-def _raw_columns(
-    type_: NodeType | EdgeType, record: Mapping[str, Any], given: GivenEncoders
-) -> dict[str, Column]:
-    """Return the columns that the graph stores unchanged; folders of earlier versions do not record names."""
-    recorded = {one["name"]: one["column"] for one in record.get("raw", ())}
-    encoded = {one["name"] for one in record.get("columns", ())}
-    own = {TIME, SPLIT} if isinstance(type_, tuple) else {TIME, LABEL, LABEL_TIME, FEATURES, "original_id"}
-    names = [n for n in given.folder.schema.columns.get(type_, {}) if n in recorded or n not in own | encoded]
-    specs = given.folder.schema.columns.get(type_, {})
-    return {
-        name: Raw(kind="raw", column=recorded.get(name, name)).model_copy(update={"dtype": specs[name].dtype})
-        for name in names
-    }
-
-
-def _has_times(type_: NodeType | EdgeType, record: Mapping[str, Any], given: GivenEncoders) -> bool:
-    is_raw = TIME in {one["name"] for one in record.get("raw", ())}
-    return TIME in given.folder.schema.columns.get(type_, {}) and not is_raw
-
-
-def _time_fields(
-    key: str,
-    source: Source,
-    type_: NodeType | EdgeType,
-    record: Mapping[str, Any],
-    given: GivenEncoders,
-) -> dict[str, Any]:
-    """Return the time column with its format, from the spec or the record."""
-    if not _has_times(type_, record, given):
-        if source.time is not None:
-            raise ValueError(
-                f"{key}.time is {source.time!r}: these rows have no times in {given.home}; remove it"
-            )
-        return {}
-    if source.time is not None:
-        return {name: getattr(source, name) for name in _TIME_FIELDS}
-    if TIME not in record:
-        raise ValueError(f'{key}.time is missing: these rows have times in {given.home}; give time = "..."')
-    return {name: record[TIME].get(name) for name in _TIME_FIELDS}
-
-
-def _label(key: str, asked: Label, record: Mapping[str, Any], given: GivenEncoders) -> Label:
-    known = record.get(LABEL)
-    if known is None:
-        raise ValueError(f"{key}: {given.home} has no label of this type; remove it")
-    if asked.kind != known["kind"]:
-        raise ValueError(f'{key}.kind is "{asked.kind}", and {given.home} has a "{known["kind"]}"; give that')
-    classes = None if asked.kind == "number" else tuple(known["classes"])
-    if asked.classes not in (None, classes):
-        there = nearest("", classes or ()).removeprefix("there are ")
-        raise ValueError(f"{key}.classes differ from those of {given.home}, {there}; leave them out")
-    if asked.time is not None and TIME not in known:
-        raise ValueError(f"{key}.time is {asked.time!r}: labels have no dates in {given.home}; leave it out")
-    time = asked.time or known.get(TIME)
-    return asked.model_copy(update={"classes": classes, "unit": known["unit"], "time": time})
-
-
-def time_record(source: Source) -> dict[str, Any]:
-    """Return the record of the time column of a table; {} without one."""
-    if source.time is None:
-        return {}
-    return {TIME: {name: getattr(source, name) for name in _TIME_FIELDS}}
-
-
-def raw_record(columns: Mapping[str, Column]) -> dict[str, Any]:
-    """Return the record of columns that are stored unchanged; {} without any."""
-    raws = {name: one for name, one in columns.items() if isinstance(one, Raw)}
-    return (
-        {"raw": [{"name": name, "column": one.column or name} for name, one in raws.items()]} if raws else {}
-    )

@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -18,7 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from khop.data.tables.encode_text import texts_of
+from khop.data.tables.encoders import texts_of
 from khop.data.tables.files import (
     FORMATS,
     CsvTable,
@@ -51,7 +51,7 @@ class ColumnFacts:
     dtype: Any  # of pyarrow
     rows: int = 0
     nulls: int = 0
-    words: int = 0  # in all rows
+    num_words: int = 0  # in all rows
     is_number: bool = True
     is_time: bool = True
     has_zone: bool = True  # all times have one
@@ -66,10 +66,9 @@ class ColumnFacts:
     @classmethod
     def of(cls, name: str, dtype: Any) -> ColumnFacts:
         """Return the facts of a column without rows."""
-        if pa.types.is_dictionary(dtype):
-            dtype = dtype.value_type
-        kind: Kind | None = "string" if is_text(dtype) else "int64" if pa.types.is_integer(dtype) else None
-        return cls(name, dtype, keys=None if kind is None else id_table(kind))
+        facts = cls(name, dtype.value_type if pa.types.is_dictionary(dtype) else dtype)
+        facts.keys = None if facts.kind is None else id_table(facts.kind)
+        return facts
 
     @property
     def kind(self) -> Kind | None:
@@ -77,10 +76,25 @@ class ColumnFacts:
         return "string" if is_text(self.dtype) else "int64" if pa.types.is_integer(self.dtype) else None
 
     @property
+    def known(self) -> int:
+        """Rows with a value."""
+        return self.rows - self.nulls
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Words of the name, in lower case."""
+        return frozenset(_tokens(self.name))
+
+    @property
+    def is_count(self) -> bool:
+        """True for the name of a count, such as num_items."""
+        return bool(self.words & _COUNTS) and not self.words & _IDS
+
+    @property
     def is_truth(self) -> bool:
         """True if all values are words for true and false."""
-        words = {text.lower() for text in self.distinct or ()}
-        return pa.types.is_boolean(self.dtype) or bool(words and words <= _TRUTH)
+        texts = {text.lower() for text in self.distinct or ()}
+        return pa.types.is_boolean(self.dtype) or bool(texts and texts <= _TRUTH)
 
     def add(self, array: Any) -> None:
         """Update the facts by the next rows."""
@@ -89,7 +103,12 @@ class ColumnFacts:
         values = array.drop_null()
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
-        self._find_twice(values, array.null_count)
+        if self.keys is not None and self.kind is not None and len(values):
+            try:
+                twice = self.keys.append(keys_of(values, self.kind, self.name, str))
+            except ValueError:  # an unsigned integer beyond int64
+                twice = 0
+            self.keys = None if twice >= 0 or array.null_count else self.keys
         if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
             self.is_number = self.is_time = False
             self.distinct = None
@@ -99,16 +118,6 @@ class ColumnFacts:
             self.distinct = self.distinct if len(self.distinct) <= MOST_CATEGORIES else None
         self._type(values)
 
-    def _find_twice(self, values: Any, nulls: int) -> None:
-        if self.keys is None or self.kind is None or not len(values):
-            return
-        try:
-            twice = self.keys.append(keys_of(values, self.kind, self.name, str))
-        except ValueError:  # an unsigned integer beyond int64
-            twice = 0
-        if twice >= 0 or nulls:
-            self.keys = None
-
     def _type(self, values: Any) -> None:
         if not len(values):
             return
@@ -116,9 +125,8 @@ class ColumnFacts:
             self.is_number &= _all(values, _NUMBER)
             self.is_time &= _all(values, _TIME)
             self.has_zone &= self.is_time and _all(values, ZONE)
-            self.words += (
-                len(values) + pc.sum(pc.count_substring(pc.utf8_trim_whitespace(values), " ")).as_py()
-            )
+            blanks = pc.sum(pc.count_substring(pc.utf8_trim_whitespace(values), " ")).as_py()
+            self.num_words += len(values) + blanks
         else:
             self.is_number &= pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
             self.is_time &= pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)
@@ -129,9 +137,9 @@ class ColumnFacts:
             self.high = max(self.high, pc.max(numbers).as_py())
             self.has_fraction |= pc.any(pc.not_equal(numbers, pc.floor(numbers))).as_py()
         if self.is_time or pa.types.is_integer(values.type):
-            ends = pc.min_max(values).as_py()
-            self.least = ends["min"] if self.least is None else min(self.least, ends["min"])
-            self.greatest = ends["max"] if self.greatest is None else max(self.greatest, ends["max"])
+            least, greatest = pc.min_max(values).as_py().values()
+            self.least = least if self.least is None else min(self.least, least)
+            self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
 
 def _all(values: Any, pattern: str) -> bool:
@@ -218,14 +226,14 @@ class _GuessedTable:
         ids = [facts for facts in self.columns.values() if facts.kind is not None and _may_be_ids(facts)]
         words = {facts.name: _tokens(facts.name) for facts in ids}
         key = _best_key(self.name, self.columns)
-        has_id = key is not None and bool(set(_tokens(key)) & _IDS)
+        has_id = key is not None and bool(self.columns[key].words & _IDS)
         for one, other in ((a, b) for a in words for b in words if len(words[a]) == len(words[b])):
-            differ = [at for at, word in enumerate(words[one]) if word != words[other][at]]
-            if len(differ) == 1 and (words[one][differ[0]], words[other][differ[0]]) in (
-                _PAIRS - _SHORT if has_id and key not in (one, other) else _PAIRS
-            ):
-                stem = [w for at, w in enumerate(words[one]) if at != differ[0]]
-                return one, other, "-".join(w for w in stem if w not in _IDS | {"name"}) or "node"
+            known = _PAIRS - _SHORT if has_id and key not in (one, other) else _PAIRS
+            ends = list(zip(words[one], words[other], strict=True))
+            differ = [pair for pair in ends if pair[0] != pair[1]]
+            if len(differ) == 1 and differ[0] in known:
+                stem = [a for a, b in ends if a == b and a not in _IDS | {"name"}]
+                return one, other, "-".join(stem) or "node"
         return None
 
     @property
@@ -340,10 +348,7 @@ def _common_name(first: str, second: str, taken: Sequence[str]) -> str:
 
 def _may_be_ids(facts: ColumnFacts) -> bool:
     """Return False for columns of times, fractions or counts."""
-    is_count = set(_tokens(facts.name)) & _COUNTS and not set(_tokens(facts.name)) & _IDS
-    return not (facts.is_time and facts.rows > facts.nulls) and not (
-        facts.has_fraction or is_count or _epoch(facts)
-    )
+    return not ((facts.is_time and facts.known) or facts.has_fraction or facts.is_count or _epoch(facts))
 
 
 def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
@@ -422,22 +427,25 @@ def _tokens(name: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\dA-Z_]+|\d+", name)]
 
 
-def _safe(name: str, taken: Sequence[str] = ()) -> str:
+def _safe(name: str, taken: Collection[str] = ()) -> str:
     """Return a name that is valid as a file name."""
     ascii = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]+", "-", ascii)).strip("-_") or "column"
-    return next(one for n in range(len(taken) + 1) if (one := f"{word}{n or ''}") not in taken)
+    return _free(word, taken)
+
+
+def _free(word: str, taken: Collection[str]) -> str:
+    """Return a word, with a number if it is taken."""
+    return next(one for number in range(len(taken) + 1) if (one := f"{word}{number or ''}") not in taken)
 
 
 def _epoch(facts: ColumnFacts) -> str | None:
     """Return the unit of numbers that are times since 1970, by their name and range (1973 to 2100)."""
     if not facts.is_number:
         return None
-    if (
-        facts.name.isdigit() and _YEAR_1990 < facts.low <= facts.high < _YEAR_2035
-    ):  # for a table without a header
+    if facts.name.isdigit() and _YEAR_1990 < facts.low <= facts.high < _YEAR_2035:  # without a header
         return "s"
-    return epoch_unit(facts.low, facts.high) if set(_tokens(facts.name)) & _TIMES else None
+    return epoch_unit(facts.low, facts.high) if facts.words & _TIMES else None
 
 
 def _suffix(name: str) -> str:
@@ -465,8 +473,7 @@ def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
     stem = path.name[: len(path.name) - len(suffix)]
     stem = (_folder(path).name or stem) if len(files) > 1 else stem
     word = _safe(stem) if stem else "table"
-    word = word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
-    return next(name for number in range(len(taken) + 1) if (name := f"{word}{number or ''}") not in taken)
+    return _free(word[:-1] if re.search("..[^s]s$", word) else word, taken)
 
 
 def _best_key(table: str, columns: Mapping[str, ColumnFacts]) -> str | None:
@@ -489,25 +496,22 @@ def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
     keys = {one.name: one.columns[one.key] for one in tables if one.key is not None}
     named = any(_has(table.key or "", name) for name in keys if name != table.name)
     is_own = table.key is not None and (_has(table.key, table.name) or not named)
-    columns = [
-        n for n, one in table.columns.items() if one.kind is not None and not (n == table.key and is_own)
-    ]
+    others = {name: one for name, one in table.columns.items() if not (name == table.key and is_own)}
+    columns = [name for name, one in others.items() if one.kind is not None]
     best: dict[str, tuple[str, int]] = {}
     pair = table.pair or ()
     for name, node_type, count in found_in(table.table, columns, keys):
         facts = table.columns[name]
-        if count < max(1, _LEAST_SHARE * (facts.rows - facts.nulls)) or facts is keys[node_type]:
+        if count < max(1, _LEAST_SHARE * facts.known) or facts is keys[node_type]:
             continue
-        if set(_tokens(name)) & _COUNTS and not set(_tokens(name)) & _IDS:
+        if facts.is_count:
             continue
-        if name not in pair[:2] and facts.is_number and _tokens(name)[-1:] == [f"{_tokens(node_type)[-1]}s"]:
-            continue  # a count, as in users.posts
-        if (
-            name not in pair[:2]
-            and not _names(name, node_type, keys[node_type])
-            and (facts.is_number or facts.kind != "string")
-        ):
-            continue  # small integers are in any range of ids
+        is_counted = facts.is_number and _tokens(name)[-1:] == [f"{_tokens(node_type)[-1]}s"]  # users.posts
+        is_named = _names(name, node_type, keys[node_type])
+        # Small integers are in any range of ids.
+        is_small = not is_named and (facts.is_number or facts.kind != "string")
+        if name not in pair[:2] and (is_counted or is_small):
+            continue
         if count > best.get(name, ("", 0))[1]:
             best[name] = (node_type, count)
     table.links = {name: best[name] for name in columns if name in best}
@@ -528,40 +532,42 @@ def _has(column: str, table: str) -> bool:
 
 def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
     """Give tables without a key a second end: columns named like ids, with separate node types."""
-    added: list[str] = []
+    added: dict[str, None] = {}
     safe: dict[str, str] = {}  # node types by the words of columns, whose safe names may collide
+
+    def link(table: _GuessedTable, column: str, stem: str) -> None:
+        node_type = stem if stem not in known else f"{stem}-{table.name}"
+        table.links[column] = (node_type, table.columns[column].known)
+        added[node_type] = None
+
     for table in tables:
         if table.key is not None and not table.is_edges:
             continue
-        if table.pair is not None and len({table.links.get(end) for end in table.pair[:2]} - {None}) == 0:
+        if table.pair is not None and not any(end in table.links for end in table.pair[:2]):
             *ends, stem = table.pair
-            node_type = _safe(stem if stem not in known else f"{stem}-{table.name}")
-            table.links = {n: (node_type, table.columns[n].rows - table.columns[n].nulls) for n in ends}
-            added += [] if node_type in added else [node_type]
+            table.links.clear()
+            for name in ends:
+                link(table, name, _safe(stem))
         elif table.pair is not None:  # one of two ends is found: both have its type
             node_type = next(table.links[end][0] for end in table.pair[:2] if end in table.links)
             table.links = {end: table.links.get(end, (node_type, 0)) for end in table.pair[:2]}
         elif not table.has_header and table.key is None and {"0", "1"} <= set(table.columns):
-            for name, stem in (("0", "source"), ("1", "destination")):
-                node_type = stem if stem not in known else f"{stem}-{table.name}"
-                table.links[name] = (node_type, table.columns[name].rows - table.columns[name].nulls)
-                added += [] if node_type in added else [node_type]
+            link(table, "0", "source")
+            link(table, "1", "destination")
         for name, facts in table.columns.items():
             words = _tokens(name)
             end = "-".join(word for word in words if word not in _IDS) or name.removesuffix("_id")
             is_id = facts.kind is not None and bool(words) and words[-1] in _IDS and not facts.is_time
             if len(table.links) < 2 and is_id and name not in table.links:
-                node_type = safe.setdefault(end, _safe(end, list(safe.values())))
-                node_type = node_type if node_type not in known else f"{node_type}-{table.name}"
-                table.links[name] = (node_type, facts.rows - facts.nulls)
-                added += [] if node_type in added else [node_type]
+                link(table, name, safe.setdefault(end, _safe(end, safe.values())))
         if len(table.links) == 1:
             table.links.clear()
         first = table.pair[:1] if table.pair else ()
-        order = [n for n in table.columns if n in table.links]
-        order.sort(key=lambda n: (n not in first, not (set(_tokens(n)) | {table.links[n][0]}) & _PERSONS))
-        table.links = {n: table.links[n] for n in order}
-    return added
+        order = [name for name in table.columns if name in table.links]
+        persons = {n for n in order if (table.columns[n].words | {table.links[n][0]}) & _PERSONS}
+        order.sort(key=lambda name: (name not in first, name not in persons))
+        table.links = {name: table.links[name] for name in order}
+    return list(added)
 
 
 def _splits(tables: Sequence[_GuessedTable]) -> str:
@@ -585,42 +591,31 @@ def _day(value: object) -> date:
 
 def _nodes(table: _GuessedTable) -> str:
     assert table.key is not None
-    lines = [
-        f"[nodes.{_key(table.name)}]  # {table.rows:,} rows",
-        f"files = {_list(table.files)}",
-        *table.form,
-        *_missing_words(table),
-        f"id = {_text(table.key)}  # unique in all rows",
-    ]
+    lines = [f"[nodes.{_key(table.name)}]  # {table.rows:,} rows", *_source(table)]
+    lines.append(f"id = {_text(table.key)}  # unique in all rows")
     taken = list(_RESERVED)
     free = {name: one for name, one in table.columns.items() if name not in (table.key, *table.links)}
     for other in table.also:
-        for name, facts in other.columns.items():
-            if name != other.key:
-                free[f"also.{name}" if name in table.columns else name] = facts
+        names = [name for name in other.columns if name != other.key]
+        free |= {f"also.{n}" if n in table.columns else n: other.columns[n] for n in names}
     lines += [_column(name, facts, taken, table.has_header) for name, facts in free.items()]
     labels = [name for name, one in free.items() if _is_category(one) and not one.is_number]
     labels += [name for name, one in free.items() if _is_category(one) and set(_tokens(name)) & _LABELS]
     if labels:
-        lines.append(
-            f"# label = {_text(labels[-1])}  # and then remove its column, to predict it; with a split:"
-        )
+        use = "and then remove its column, to predict it; with a split:"
+        lines.append(f"# label = {_text(labels[-1])}  # {use}")
         lines.append("# split = { ratio = [0.8, 0.1, 0.1] }")
     for other in table.also:
-        lines += [
-            f"[[nodes.{_key(table.name)}.also]]",
-            f"files = {_list(other.files)}",
-            *other.form,
-            *_missing_words(other),
-            f"id = {_text(other.key or '')}  # the ids are those of {_text(table.key)} above",
-        ]
+        lines += [f"[[nodes.{_key(table.name)}.also]]", *_source(other)]
+        lines.append(f"id = {_text(other.key or '')}  # the ids are those of {_text(table.key)} above")
     return "\n".join(lines) + "\n"
 
 
-def _missing_words(table: _GuessedTable) -> list[str]:
-    """Return a comment on words for missing values."""
+def _source(table: _GuessedTable) -> list[str]:
+    """Return the files of a table and their form, with a comment on words for missing values."""
     words = {text for one in table.columns.values() for text in one.distinct or () if text.lower() in _NULLS}
-    return [f"# missing = {_list(sorted(words))}  # to read them as missing values"] if words else []
+    missing = [f"# missing = {_list(sorted(words))}  # to read them as missing values"] if words else []
+    return [f"files = {_list(table.files)}", *table.form, *missing]
 
 
 def _column(name: str, facts: ColumnFacts, taken: list[str], has_header: bool) -> str:
@@ -629,35 +624,34 @@ def _column(name: str, facts: ColumnFacts, taken: list[str], has_header: bool) -
     taken.append(own)
     renamed = "" if own == name else f", column = {_text(name)}"
     nulls = f", {facts.nulls:,} nulls" if facts.nulls else ""
+    count = "more than 1,000" if facts.distinct is None else f"{len(facts.distinct):,}"
 
-    def line(kind: str, why: str) -> str:
-        plain = f'"{kind}"' if not renamed and "=" not in kind else f'{{ kind = "{kind}"{renamed} }}'
-        return f"columns.{own} = {plain}  # {why}{nulls}"
+    def line(kind: str, why: str, options: str = "") -> str:
+        more = options + renamed
+        return f"columns.{own} = " + (f'{{ kind = "{kind}"{more} }}' if more else f'"{kind}"') + f"  # {why}"
 
     if facts.rows == facts.nulls:
         return f"# {own}: all rows are null"
     if name.isdecimal() and has_header and facts.keys is not None and _is_range(facts):
         return f"# {own}: numbers of rows, without a name; no kind proposed"
     if facts.is_truth:
-        return line("bool", "true or false")
+        return line("bool", f"true or false{nulls}")
     if facts.is_time:
         zone = "" if facts.has_zone else ', timezone = "UTC"'
-        said = "" if facts.has_zone else "; without a time zone: give the right one"
-        return f'columns.{own} = {{ kind = "date"{zone}{renamed} }}  # times in all rows{nulls}{said}'
+        remedy = "" if facts.has_zone else "; without a time zone: give the right one"
+        return line("date", f"times in all rows{nulls}{remedy}", zone)
     if unit := _epoch(facts):
-        return f'columns.{own} = {{ kind = "date", unit = "{unit}"{renamed} }}  # epoch times{nulls}'
+        return line("date", f"epoch times{nulls}", f', unit = "{unit}"')
     if _is_category(facts) and not facts.is_number:
-        return line("category", f"{len(facts.distinct or ())} different values")
+        return line("category", f"{count} different values{nulls}")
     if facts.is_number:
-        return line("number", "a number in all rows")
-    if is_text(facts.dtype) and facts.words >= _WORDS * (facts.rows - facts.nulls):
-        return line("text", f"{facts.words / (facts.rows - facts.nulls):.1f} words per row")
+        return line("number", f"a number in all rows{nulls}")
+    if is_text(facts.dtype) and facts.num_words >= _WORDS * facts.known:
+        return line("text", f"{facts.num_words / facts.known:.1f} words per row{nulls}")
     if is_text(facts.dtype) and _repeats(facts):
-        why = f"{len(facts.distinct or ())} different values{nulls}"
-        return f'columns.{own} = {{ kind = "category", encoding = "embedding"{renamed} }}  # {why}'
+        return line("category", f"{count} different values{nulls}", ', encoding = "embedding"')
     if pa.types.is_list(facts.dtype) and is_text(facts.dtype.value_type):
-        return line("multi", "lists of text")
-    count = "more than 1,000" if facts.distinct is None else f"{len(facts.distinct):,}"
+        return line("multi", f"lists of text{nulls}")
     return f"# {own}: {facts.dtype}, with {count} different values{nulls}; no kind proposed"
 
 
@@ -671,41 +665,29 @@ def _repeats(facts: ColumnFacts) -> bool:
 
 
 def _edges(table: _GuessedTable) -> str:
-    times = [
-        name
-        for name, one in table.columns.items()
-        if (one.is_time or _epoch(one)) and one.rows and not one.nulls
-    ]
-    times = [name for name in times if name not in table.links and name != table.key]
-    time = [] if not times else [_time(times[0], table.columns[times[0]])]
+    free = {name: one for name, one in table.columns.items() if name not in (table.key, *table.links)}
+    times = [n for n, one in free.items() if (one.is_time or _epoch(one)) and one.rows and not one.nulls]
+    form = [f"files = {_list(table.files)}", *table.form, *([_time(free[times[0]])] if times else [])]
     ends = [(name, *of) for name, of in table.links.items()]
-    if table.is_edges and len(ends) == 2:
+    if len(ends) == 2:
         source, destination = ends
         lines = [
-            f'[edges."{source[1]} {table.name} {destination[1]}"]  # {table.rows:,} rows',
-            f"files = {_list(table.files)}", *table.form, *time,
-            f"source = {_end(table, source)}", f"destination = {_end(table, destination)}",
+            f'[edges."{source[1]} {table.name} {destination[1]}"]  # {table.rows:,} rows', *form,
+            f"source = {_text(source[0])}  # {_found(table, source)}",
+            f"destination = {_text(destination[0])}  # {_found(table, destination)}",
             f'reverse = "{table.name}-by"', *(f"{one}  # as counted above" for one in _missing(table, ends)),
         ]  # fmt: skip
         if table.key is not None:
             lines.append(f"# {table.key} is unique: the rows could be nodes too, with an edge to each end")
-        rest = [n for n, one in table.columns.items() if n not in table.links and n not in times]
         taken = list(_RESERVED)
-        lines += [
-            _column(n, table.columns[n], taken, table.has_header) for n in rest if table.columns[n].is_number
-        ]
-        lines += [
-            f"# {n}: use it in where, as where = {_text(f'{quoted(n)} = ...')}"
-            for n in rest
-            if _is_category(table.columns[n])
-        ]
+        rest = {name: one for name, one in table.columns.items() if name not in (*table.links, *times)}
+        lines += [_column(n, one, taken, table.has_header) for n, one in rest.items() if one.is_number]
+        uses = [(n, _text(f"{quoted(n)} = ...")) for n, one in rest.items() if _is_category(one)]
+        lines += [f"# {name}: use it in where, as where = {use}" for name, use in uses]
         return "\n".join(lines) + "\n"
-    first = (
-        table.key or ends[0][0],
-        table.name if table.key and not table.is_edges else ends[0][1],
-        table.rows,
-    )
-    lines = ["[[edges_from]]", f"files = {_list(table.files)}", *table.form, *time, "edges = ["]
+    own_type = table.name if table.key and not table.is_edges else ends[0][1]
+    first = (table.key or ends[0][0], own_type, table.rows)
+    lines = ["[[edges_from]]", *form, "edges = ["]
     for end in ends if first[0] == table.key else ends[1:]:
         missing = "".join(f", {one}" for one in _missing(table, [first, end]))
         relation = _safe(end[0])
@@ -716,25 +698,20 @@ def _edges(table: _GuessedTable) -> str:
     return "\n".join([*lines, "]"]) + "\n"
 
 
-def _end(table: _GuessedTable, end: tuple[str, str, int]) -> str:
-    return f"{_text(end[0])}  # {_found(table, end)}"
-
-
 def _found(table: _GuessedTable, end: tuple[str, str, int]) -> str:
-    facts = table.columns[end[0]]
-    count = facts.rows - facts.nulls
-    return f"{end[2]:,} of {count:,} values are ids of {end[1]}"
+    return f"{end[2]:,} of {table.columns[end[0]].known:,} values are ids of {end[1]}"
 
 
 def _missing(table: _GuessedTable, ends: Sequence[tuple[str, str, int]]) -> list[str]:
     """Return the fields that edges need for unknown ends and for nulls."""
     of_ends = [(table.columns[name], found) for name, _, found in ends]
-    orphans = any(facts.rows - facts.nulls > count for facts, count in of_ends)
+    orphans = any(facts.known > count for facts, count in of_ends)
     nulls = any(facts.nulls for facts, _ in of_ends)
     return (['orphans = "drop"'] if orphans else []) + (['nulls = "drop"'] if nulls else [])
 
 
-def _time(name: str, facts: ColumnFacts) -> str:
+def _time(facts: ColumnFacts) -> str:
+    name = facts.name
     if unit := _epoch(facts):
         return f'time = {_text(name)}\nunit = "{unit}"  # since 1970'
     ends = f"from {facts.least} to {facts.greatest}"

@@ -17,22 +17,14 @@ import numpy.typing as npt
 
 from khop.data.tables.databases import DatabaseTable
 from khop.data.tables.edge_reader import EdgeReader, NodeTableIds
-from khop.data.tables.encoders import GivenEncoders
 from khop.data.tables.files import CsvTable, MemoryTable, ParquetTable
 from khop.data.tables.labels import CutOffs, id_kind, keys_of
+from khop.data.tables.later_spec import GivenEncoders
 from khop.data.tables.node_columns import NodeReader
 from khop.data.tables.packages import pa, pq
 from khop.data.tables.rows import Piece, Place, Table, TableRows
 from khop.data.tables.source import PART, OpenSource, ReadMeter, SourceFolder
-from khop.data.tables.spec import (
-    EdgeRules,
-    NodeSpec,
-    Raw,
-    Spec,
-    Split,
-    TypedEdges,
-    Unit,
-)
+from khop.data.tables.spec import EdgeRules, NodeSpec, Raw, Spec, Split, TypedEdges, Unit
 from khop.data.tables.times import finest, unit_of
 from khop.graph.atomic import ProgressCallback, in_order, naming
 from khop.kernels.id_table import Keys, id_table
@@ -67,12 +59,7 @@ class ImportState:
     def bound_ids(self, folder: Path) -> None:
         """Limit dictionaries of ids to half the budget; beyond it they use files in `folder`."""
         for of_type in self.ids.values():
-            of_type.table.spill_beyond(self.ids_share, str(folder))
-
-    @property
-    def ids_share(self) -> int:
-        """Memory limit in bytes for the dictionary of one type."""
-        return self.memory // (2 * max(1, len(self.ids)))
+            of_type.table.spill_beyond(self.memory // (2 * len(self.ids)), str(folder))
 
 
 def opened(
@@ -101,27 +88,17 @@ def opened(
     unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
     cut_offs = None if spec.splits is None else CutOffs.of(spec.splits, unit, "splits.time")
     meter = ReadMeter(notice)
+    nodes = {node_type: replace(source, meter=meter) for node_type, source in sources.items()}
+    edges = {edge_type: replace(source, meter=meter) for edge_type, source in edge_sources.items()}
     work = ImportState(
-        spec,
-        {node_type: replace(source, meter=meter) for node_type, source in sources.items()},
-        {edge_type: replace(source, meter=meter) for edge_type, source in edge_sources.items()},
-        keys,
-        unit,
-        cut_offs,
-        threads,
-        memory,
-        meter,
-        given=given,
+        spec, nodes, edges, keys, unit, cut_offs, threads=threads, memory=memory, meter=meter, given=given
     )
     _check(work)
     return work
 
 
 def _with_parts(
-    spec: Spec,
-    sources: dict[str, OpenSource],
-    edge_sources: dict[EdgeType, OpenSource],
-    folder: SourceFolder,
+    spec: Spec, sources: dict[str, OpenSource], edge_sources: dict[EdgeType, OpenSource], folder: SourceFolder
 ) -> Spec:
     """Replace splits by files by splits by a column, which is added to the tables."""
     by_column, nodes = Split(column=PART), dict(spec.nodes)
@@ -145,12 +122,13 @@ def _units(sources: list[OpenSource]) -> list[Unit]:
     found: list[Unit] = []
     for source in sources:
         label = source.spec.label if isinstance(source.spec, NodeSpec) else None
-        names = {"time": source.spec.time, "label.time": None if label is None else label.time}
-        for of, name in names.items():
-            if name is not None:
-                key = f"{source.key}.{of}"
-                source.check({name: key})
-                found.append(unit_of(source.schema.field(name).type, source.time_format, key))
+        names = {
+            f"{source.key}.time": source.spec.time,
+            f"{source.key}.label.time": label.time if label else None,
+        }
+        given = {key: name for key, name in names.items() if name is not None}
+        source.check({name: key for key, name in given.items()})
+        found += [unit_of(source.schema.field(n).type, source.time_format, key) for key, n in given.items()]
     return found
 
 
@@ -180,11 +158,11 @@ def _check(work: ImportState) -> None:
             source, key = work.sources[node_type], f"nodes.{node_type}.id"
             columns.append((key, source.id_type(node.id or "", key), source.is_untyped))
         for edge_type, rules in work.rules().items():
-            for name, end in ((rules.source, edge_type[0]), (rules.destination, edge_type[2])):
-                if end == node_type:
-                    key = f"{work.edge_keys[edge_type]}.{'source' if name == rules.source else 'destination'}"
-                    source = work.edge_sources[edge_type]
-                    columns.append((key, source.id_type(name, key), source.is_untyped))
+            source, key = work.edge_sources[edge_type], work.edge_keys[edge_type]
+            ends = {"source": edge_type[0], "destination": edge_type[2]}
+            for place in (f"{key}.{end}" for end, of in ends.items() if of == node_type):
+                name = getattr(rules, place.rpartition(".")[2])
+                columns.append((place, source.id_type(name, place), source.is_untyped))
         kind = id_kind(columns, node.id_type, node_type)
         work.ids[node_type] = NodeTableIds(kind, id_table(kind))
 
@@ -277,13 +255,14 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
 def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: TableRows) -> None:
     """Raise ValueError for a row of later data with the id of a node of the graph."""
     given = work.given
-    if given is None or not given.stores_ids(node_type):
+    try:
+        known = [] if given is None else np.flatnonzero(given.rows(node_type, keys) >= 0).tolist()
+    except ValueError:  # the graph does not store these ids
         return
-    known = np.flatnonzero(given.rows(node_type, keys) >= 0)
-    if len(known):
-        value = rows.column(work.spec.nodes[node_type].id or "")[int(known[0])].as_py()
+    if given is not None and known:
+        value = rows.column(work.spec.nodes[node_type].id or "")[known[0]].as_py()
         raise ValueError(
-            f"{rows.row(int(known[0]))}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
+            f"{rows.row(known[0])}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
             "of later data have new nodes only; remove the row, for example by where"
         )
 

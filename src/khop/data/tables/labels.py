@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.data.tables.encode_numbers import Where, as_float32, as_lists, scaled
-from khop.data.tables.encode_text import texts_of
+from khop.data.tables.encoders import texts_of
 from khop.data.tables.packages import (
     JSON_TEXT,
     connected,
@@ -58,9 +58,7 @@ class LabelReader:
     def add(self, array: Any, where: Where) -> None:
         """Collect the classes of training rows."""
         if self.spec.classes is None and self.spec.kind != "number":
-            self._seen.update(
-                text for text in self._texts(array, where).unique().to_pylist() if text is not None
-            )
+            self._seen.update(self._texts(array, where).drop_null().unique().to_pylist())
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -78,11 +76,8 @@ class LabelReader:
             numbers = scaled(array, "none", self.key, where)
             return Labeled(as_float32(numbers, self.key, where), ~np.isnan(numbers), 0)
         place = {name: number for number, name in enumerate(self.classes)}
-        return (
-            self._class(array, place, where)
-            if self.spec.kind == "class"
-            else self._multi(array, place, where)
-        )
+        read = self._class if self.spec.kind == "class" else self._multi
+        return read(array, place, where)
 
     def _class(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
         encoded = self._texts(array, where).dictionary_encode()

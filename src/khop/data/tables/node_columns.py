@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.data.tables.encode_numbers import ColumnEncoder, numbers_of
-from khop.data.tables.encode_text import WordsEncoder
-from khop.data.tables.encoders import FeatureRows, fitter, raw_record, stored, time_record
+from khop.data.tables.encoders import FeatureRows, WordsEncoder, fitter, stored
 from khop.data.tables.labels import (
     NAMES,
     NONE,
@@ -25,6 +24,7 @@ from khop.data.tables.labels import (
     parts_by_column,
     parts_by_hash,
 )
+from khop.data.tables.later_spec import raw_record, time_record
 from khop.data.tables.packages import is_text, numpy_of, pa, pc, refuse, refuse_null, shown, without_blanks
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource

@@ -25,16 +25,7 @@ import numpy.typing as npt
 from khop.arguments import path_of, whole_number
 from khop.data.tables.databases import database_of
 from khop.data.tables.edge_reader import SPLIT, EdgeImport, fitted_columns
-from khop.data.tables.encode_text import RelationEncoder
-from khop.data.tables.encoders import (
-    GivenEncoders,
-    has_splits,
-    later_spec,
-    raw_record,
-    restored,
-    stored,
-    time_record,
-)
+from khop.data.tables.encoders import RelationEncoder, restored, stored
 from khop.data.tables.files import find_files
 from khop.data.tables.import_state import (
     ImportState,
@@ -45,17 +36,12 @@ from khop.data.tables.import_state import (
     read_ids,
     rows_to_read,
 )
+from khop.data.tables.later_spec import GivenEncoders, has_splits, later_spec, raw_record, time_record
 from khop.data.tables.node_columns import FEATURES, LABEL, LABEL_TIME, TIME, write_nodes
 from khop.data.tables.read_spec import checked_spec, read_spec
 from khop.data.tables.source import ROW_BYTES, SourceFolder
 from khop.data.tables.spec import AnyEdgeColumn, Raw, Source, Spec, Words
-from khop.graph.atomic import (
-    ProgressCallback,
-    flush_entries,
-    naming,
-    raise_if_full,
-    refuse_existing,
-)
+from khop.graph.atomic import ProgressCallback, flush_entries, naming, raise_if_full, refuse_existing
 from khop.graph.build import table_chunks, write_edges, write_ids
 from khop.graph.edge_runs import EdgeRuns, spill
 from khop.graph.folder import DOCUMENT, LATER, write_documents

@@ -19,15 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.data.tables.databases import Databases, database_of
-from khop.data.tables.files import (
-    CsvTable,
-    Dialect,
-    InputFile,
-    MemoryTable,
-    find_files,
-    open_files,
-    quoted,
-)
+from khop.data.tables.files import CsvTable, Dialect, InputFile, MemoryTable, find_files, open_files, quoted
 from khop.data.tables.labels import check_ids, keys_of
 from khop.data.tables.packages import (
     connected,
@@ -319,7 +311,8 @@ class Joined:
             twice = self._ids.append(keys_of(rows.column(self.id), "string", key, rows.row))
             if twice >= 0:
                 value = rows.column(self.id)[twice].as_py()
-                raise ValueError(f"{rows.row(twice)}: {key} is {value!r}, as in an earlier row; remove one")
+                place = f"{rows.row(twice)}: {self.source.key}"
+                raise ValueError(f"{place}: the id {value!r} is also in an earlier row; remove one")
             batches.append(
                 pa.RecordBatch.from_arrays([rows.column(name) for name in own], names=list(columns))
             )

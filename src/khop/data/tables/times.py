@@ -6,7 +6,7 @@ A time that cannot be converted exactly is an error with its row.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,8 +24,6 @@ _TEXT_UNIT: Unit = "us"  # of times in text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Where = Callable[[int], str]  # describes the place of a row
 ZONE = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
-_Matches = Callable[[Any], npt.NDArray[np.bool_]]
-_Reads = Callable[[Any, Where], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -138,44 +136,37 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
 
 def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
     """Return the times of text. Each row is read independently of the grouping of rows."""
-    counts = np.zeros(len(array), np.int64)
-    rest = np.ones(len(array), bool)
-    for matches, read in _readers(unit, given, key):
-        chosen = rest & matches(array)
-        rest &= ~chosen
+    counts, rest = np.zeros(len(array), np.int64), np.ones(len(array), bool)
+
+    def read(chosen: npt.NDArray[np.bool_], convert: Callable[[Any], Any], problem: str) -> None:
+        """Read the chosen rows that were not read before."""
+        chosen = rest & chosen
+        rest[chosen] = False
         rows = np.flatnonzero(chosen)
-        if len(rows):
-            part = array.filter(pa.array(chosen)) if len(rows) < len(array) else array
-            counts[rows] = read(part, partial(_place_of, where, rows))
-    return counts
+        if not len(rows):
+            return
 
+        def place(row: int) -> str:
+            return where(int(rows[row]))
 
-def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches, _Reads]]:
-    """Yield the formats of times in text: a test for rows of the format, and their reader."""
-
-    def instants(convert: Callable[[Any], Any], reason: str) -> _Reads:
-        def read(array: Any, where: Where) -> npt.NDArray[np.int64]:
-            times = _rowwise(array, convert, key, where, reason)
-            return numpy_of(
-                (_localized(times, given, key, where) if times.type.tz is None else times).cast(pa.int64())
-            )
-
-        return read
+        part = array.filter(pa.array(chosen)) if len(rows) < len(array) else array
+        found = converted(part, convert, key, place, problem)
+        if pa.types.is_timestamp(found.type) and found.type.tz is None:
+            found = _localized(found, given, key, place)
+        counts[rows] = numpy_of(found.cast(pa.int64()))
 
     if given.format is not None:
-        reason = f"does not have the format {given.format!r}"
-        yield _all_rows, instants(partial(_parsed, given.format, unit), reason)
-        return
+        problem = f"does not have the format {given.format!r}; correct the row"
+        read(rest, partial(_parsed, given.format, unit), problem)
+        return counts
     if given.unit is not None:
         numbers = partial(_numbers, factor=PER_SECOND[unit] // PER_SECOND[given.unit])
-        beyond = f'not a whole number of {unit} within int64; give time_unit = "us", or correct the row'
-        yield (
-            _matching(r"^-?\d+(\.\d+)?$"),
-            lambda part, where: numpy_of(converted(part, numbers, key, where, beyond)),
-        )
-    reason = "not an ISO 8601 time; give format, or unit for numbers"
-    yield _has_zone, instants(lambda part: part.cast(pa.timestamp(unit, "UTC")), reason)
-    yield _all_rows, instants(lambda part: part.cast(pa.timestamp(unit)), reason)
+        problem = f'not a whole number of {unit} within int64; give time_unit = "us", or correct the row'
+        read(_matching(array, r"^-?\d+(\.\d+)?$"), numbers, problem)
+    problem = "not an ISO 8601 time; give format, or unit for numbers; correct the row"
+    read(_has_zone(array), lambda part: part.cast(pa.timestamp(unit, "UTC")), problem)
+    read(rest, lambda part: part.cast(pa.timestamp(unit)), problem)
+    return counts
 
 
 def _parsed(format: str, unit: Unit, array: Any) -> Any:
@@ -197,26 +188,15 @@ def _numbers(array: Any, factor: int) -> Any:
     return scaled.cast(pa.int64())
 
 
-def _place_of(where: Where, rows: npt.NDArray[np.int64], row: int) -> str:
-    return where(int(rows[row]))
-
-
-def _all_rows(array: Any) -> npt.NDArray[np.bool_]:
-    return np.ones(len(array), bool)
-
-
 def _has_zone(array: Any) -> npt.NDArray[np.bool_]:
     """Return the rows that end with a zone; most tables have "Z" in all rows, which is found faster."""
     found: npt.NDArray[np.bool_] = numpy_of(pc.ends_with(array, "Z"))
-    return found if found.all() else _matching(ZONE)(array)
+    return found if found.all() else _matching(array, ZONE)
 
 
-def _matching(pattern: str) -> _Matches:
-    def matches(array: Any) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = numpy_of(pc.match_substring_regex(array, pattern))
-        return found
-
-    return matches
+def _matching(array: Any, pattern: str) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = numpy_of(pc.match_substring_regex(array, pattern))
+    return found
 
 
 def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
@@ -230,19 +210,13 @@ def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
         pc.assume_timezone(pa.array([0], pa.timestamp("s")), zone)
     except pa.ArrowInvalid:
         raise ValueError(f'{key}: timezone is {zone!r}, which does not exist; give one as "UTC"') from None
-    return _rowwise(
-        array,
-        lambda part: pc.assume_timezone(part, zone, ambiguous="raise", nonexistent="raise"),
-        key, where, f"exists twice or never in {zone} (a clock change)",
-    )  # fmt: skip
-
-
-def _rowwise(array: Any, convert: Callable[[Any], Any], key: str, where: Where, reason: str) -> Any:
-    return converted(array, convert, key, where, f"{reason}; correct the row")
+    localized = partial(pc.assume_timezone, timezone=zone, ambiguous="raise", nonexistent="raise")
+    problem = f"exists twice or never in {zone} (a clock change); correct the row"
+    return converted(array, localized, key, where, problem)
 
 
 def _cast(array: Any, kind: Any, key: str, where: Where) -> Any:
-    return _rowwise(array, lambda part: part.cast(kind), key, where, f"not within {kind}")
+    return converted(array, lambda part: part.cast(kind), key, where, f"not within {kind}; correct the row")
 
 
 def _converted(
