@@ -126,7 +126,7 @@ def test_kernels_that_are_not_trusted_are_not_used(monkeypatch: pytest.MonkeyPat
 def test_the_trial_runs_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     assert why_not_built(cpu) is None
-    monkeypatch.setattr("khop.kernels.triton.trial.launch", lambda *operands, **constants: None)
+    monkeypatch.setattr("khop.kernels.triton.launch.launch", lambda *operands, **constants: None)
     assert (
         why_not_built(cpu)
         == "a kernel could not be built: RuntimeError: a kernel that copies numbers returned other numbers"

@@ -27,7 +27,7 @@ from khop.kernels.csc import (
     group_by_destination,
     index_dtype,
 )
-from khop.kernels.time_ranges import time_ranges, time_ranges_reference
+from khop.kernels.draw_request import time_ranges, time_ranges_reference
 from khop.testing.reference import allowed_range
 from support.draws import rising
 

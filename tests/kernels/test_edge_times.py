@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
+from khop.kernels.draw_request import time_ranges, time_ranges_reference
 from khop.kernels.edge_times import (
     HEAD,
     WINDOW,
@@ -29,7 +30,6 @@ from khop.kernels.edge_times import (
     outline_size,
     whole_numbers,
 )
-from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.testing.reference import mix64
 from support.draws import rising
 

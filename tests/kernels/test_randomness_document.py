@@ -18,7 +18,7 @@ from khop.kernels.draw_negatives import (
     draw_negatives,
     draw_negatives_reference,
 )
-from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.draw_request import DrawRequest, Kernel, time_ranges, time_ranges_reference
 from khop.kernels.edge_arrays import parallel_rows, weight_sums, weight_sums_reference
 from khop.kernels.edge_times import HopRows
 from khop.kernels.philox import SourceNumbers, permutation_slice, philox, philox_reference
@@ -28,7 +28,6 @@ from khop.kernels.sample_reference import (
     sample_uniform_reference,
     sample_weighted_reference,
 )
-from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.rules.weighted import Weighted
 from khop.testing import reference

@@ -109,7 +109,7 @@ def why_too_old(capability: tuple[int, int]) -> str | None:
 
 def why_not_built(device: torch.device) -> str | None:
     """Build and start a small kernel; return the reason if that fails, with the remedy."""
-    from khop.kernels.triton.trial import try_kernel
+    from khop.kernels.triton.launch import try_kernel
 
     try:
         try_kernel(device)

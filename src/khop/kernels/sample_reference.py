@@ -9,7 +9,7 @@ from torch import Tensor
 
 from khop.draw import Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.draw_request import DrawRequest
+from khop.kernels.draw_request import DrawRequest, first_above
 from khop.kernels.philox import (
     WIDE_DEGREE,
     WORD,
@@ -19,7 +19,6 @@ from khop.kernels.philox import (
     reduce_wide,
     reduce_words,
 )
-from khop.kernels.time_ranges import first_above
 
 
 def sample_uniform_reference(request: DrawRequest) -> Neighbors:

@@ -12,11 +12,10 @@ from khop.draw import DrawKey, Neighbors
 from khop.kernels.choice import Engine, forcing
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import Candidates, NegativeDraw, NothingLeft, Partners, draw_negatives
-from khop.kernels.draw_request import DrawRequest
+from khop.kernels.draw_request import DrawRequest, time_ranges
 from khop.kernels.edge_arrays import weight_sums
 from khop.kernels.edge_times import EdgeTimes, HopRows, Rising
 from khop.kernels.sample_hop import sample_hop
-from khop.kernels.time_ranges import time_ranges
 from khop.kernels.triton.all_neighbors import AllNeighbors, EdgeTrees, Omitted, all_neighbors
 from khop.kernels.triton.exclude_edges import ExcludedPairs, pairs_of
 from khop.kernels.triton.node_table import Overflow

@@ -7,8 +7,8 @@ import torch
 
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
+from khop.kernels.draw_request import time_ranges as expected_ranges
 from khop.kernels.edge_times import EdgeTimes, HopRows
-from khop.kernels.time_ranges import time_ranges as expected_ranges
 from khop.kernels.triton.time_ranges import time_ranges
 from support.draws import rising
 from support.triton_rows import DEVICE, csc_on_device, on_device, padded, rows_on_device

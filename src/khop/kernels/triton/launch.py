@@ -1,4 +1,4 @@
-"""Launches of Triton kernels, the list of variants compiled ahead of time, and counts of compilations.
+"""Launches of Triton kernels, a trial launch, variants compiled ahead of time, and counts of compilations.
 
 Later runs on the machine read compiled kernels from Triton's cache.
 """
@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 TritonKernel = (
     Any  # a function with @triton.jit: a launch returns the compiled kernel, or None if interpreted
 )
 
+_COUNT = 64  # numbers of the kernel that tries a launch
 _compiled: dict[tuple[object, ...], Any] = {}
 
 
@@ -100,3 +102,26 @@ def compilations_told(tell: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         knobs.listener = None
+
+
+@triton.jit
+def copy_numbers(values: tl.tensor, out: tl.tensor, BLOCK: tl.constexpr) -> None:
+    """Copy int64 numbers."""
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(values + at))
+
+
+def try_kernel(device: torch.device) -> None:
+    """Build and launch the kernel; RuntimeError if it does not copy. Triton may raise other errors."""
+    values = torch.arange(_COUNT, device=device)
+    out = torch.zeros_like(values)
+    launch(copy_numbers, 1, out, values, out, BLOCK=_COUNT)
+    if not torch.equal(out, values):
+        raise RuntimeError("a kernel that copies numbers returned other numbers")
+
+
+VARIANTS = (
+    Variant(
+        "copy numbers", copy_numbers, {"values": "*i64", "out": "*i64"}, {"BLOCK": _COUNT}, vector_bits=0
+    ),
+)

@@ -1,4 +1,4 @@
-"""Ranges of edges within a time limit on the device, bitwise equal to `khop.kernels.time_ranges`."""
+"""Ranges of edges within a time limit on the device, bitwise equal to the CPU's."""
 
 from __future__ import annotations
 
@@ -115,8 +115,9 @@ def time_ranges(
 ) -> None:
     """Write begin and end of each row's edges with allowed times into `ranges`, int64 (2 capacity).
 
-    `until`, int64 (capacity), `window` and `most` are as in `khop.kernels.time_ranges`. The search reads the
-    graph's times. Rows that are not in use get an empty range. Does not synchronize with the device.
+    `until`, int64 (capacity), `window` and `most` are as in `khop.kernels.draw_request.time_ranges`. The
+    search reads the graph's times. Rows that are not in use get an empty range. Does not synchronize with the
+    device.
     """
     before, after = (0, 0) if window is None else window
     launch(
