@@ -166,6 +166,16 @@ def test_both_ways_of_disjoint_and_typed_samples() -> None:
     assert sorted(found.edge["item", "rev_buys", "user"].tolist()) == (back == 2).nonzero().view(-1).tolist()
 
 
+def test_both_rows_of_a_seed_that_occurs_twice_have_all_its_edges() -> None:
+    data = Data(num_nodes=5, edge_index=torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
+    seeds = NodeSamplerInput(None, torch.tensor([2, 2]))
+    output = BidirectionalNeighborSampler(data, [-1]).sample_from_nodes(seeds)
+    assert output.node.tolist() == [2, 2, 1, 3]
+    edges = zip(output.row.tolist(), output.col.tolist(), output.edge.tolist(), strict=True)
+    assert sorted(edges) == [(0, 3, 2), (1, 3, 2), (2, 0, 1), (2, 1, 1)]  # as in each of the directions
+    assert output.num_sampled_edges == [4]
+
+
 def test_a_direction_that_is_none_is_named() -> None:
     with pytest.raises(ValueError, match="sample_direction 'up': must be 'forward' or 'backward'"):
         NeighborSampler(plain(), [2], sample_direction="up")

@@ -372,8 +372,7 @@ class Directed:
             counts = (pairs.shape[1],) if per_hop is None else per_hop.get(sampled, ())
             hops = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts, dtype=torch.int64))
             ids = original_ids(adjacency.edge_ids, self.source.permutations[sampled])
-            trees = None if sample.trees is None else sample.trees[sampled[2]][pairs[1]]
-            pieces[t].append(_Drawn(pairs.flip(0) if sampled in self.turned else pairs, ids, hops, trees))
+            pieces[t].append(_Drawn(pairs.flip(0) if sampled in self.turned else pairs, ids, hops))
         num_hops = 0 if per_hop is None else max((len(counts) for counts in per_hop.values()), default=0)
         edges = {t: _once(drawn) for t, drawn in pieces.items()}
         nodes_per_hop = sample.subgraph.nodes_per_hop
@@ -397,26 +396,23 @@ class _Drawn:
     pairs: Tensor  # int64 (2, edges), local ids
     ids: Tensor  # int64 (edges), the data's edge ids
     hops: Tensor  # int64 (edges)
-    trees: Tensor | None  # int64 (edges), for disjoint samples
 
 
 def _once(drawn: list[_Drawn]) -> _Drawn:
-    """Order edges of both directions by hop, forward edges first, without duplicates within a tree."""
+    """Order edges of both directions by hop, forward edges first, without duplicates between two rows."""
     nothing = torch.empty(0, dtype=torch.int64)
     if not drawn:
-        return _Drawn(nothing.view(2, 0), nothing, nothing, None)
+        return _Drawn(nothing.view(2, 0), nothing, nothing)
     pairs = torch.cat([piece.pairs for piece in drawn], dim=1)
     ids, hops = (torch.cat([getattr(piece, name) for piece in drawn]) for name in ("ids", "hops"))
-    trees = torch.zeros_like(ids)
-    if drawn[0].trees is not None:
-        trees = torch.cat([piece.trees for piece in drawn if piece.trees is not None])
     order = hops.argsort(stable=True)
-    keys = torch.stack([trees, ids], dim=1)[order]
+    # With the rows: a seed that occurs twice has two rows, and a node has a row in every tree.
+    keys = torch.cat([pairs, ids.unsqueeze(0)]).T[order]
     unique, inverse = torch.unique(keys, dim=0, return_inverse=True)
     first = torch.full((unique.shape[0],), order.numel())
     first.scatter_reduce_(0, inverse, torch.arange(order.numel()), "amin")
     kept = order[first.sort().values]
-    return _Drawn(pairs[:, kept], ids[kept], hops[kept], None)
+    return _Drawn(pairs[:, kept], ids[kept], hops[kept])
 
 
 def _turned(data: Any) -> Any:
