@@ -83,8 +83,8 @@ MAY_IMPORT = {
     },
     "__main__": {"cli"},
     "__init__": {
-        "errors", "process_tuning", "schema", "draw", "batch", "kernels", "graph", "sampling", "data",
-        "training", "inference", "api", "pyg", "run",
+        "errors", "schema", "draw", "batch", "kernels", "graph", "sampling", "data", "training",
+        "inference", "api", "pyg", "run",
     },
 }  # fmt: skip
 

@@ -106,7 +106,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
         info = f"khop-{khop.__version__}.dist-info"
         metadata = archive.read(f"{info}/METADATA").decode()
         assert archive.read(f"{info}/licenses/LICENSE").startswith(b"MIT License")
-        assert b"khop = khop.cli.start:run" in archive.read(f"{info}/entry_points.txt")
+        assert b"khop = khop.__main__:main" in archive.read(f"{info}/entry_points.txt")
     assert f"\nVersion: {khop.__version__}\n" in metadata
     assert all(f"\nRequires-Dist: {need}\n" in metadata for need in declared["dependencies"])
 

@@ -7,12 +7,14 @@ from other modules. All other names are internal. tests/public_api.txt lists the
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import os
+import sys
 
-from khop.process_tuning import watch_forks
+TYPE_CHECKING = False  # not from typing: until the command can handle Ctrl-C, it imports little
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from khop.api.edges import relation_count as relation_count
     from khop.api.inference import Recommendations as Recommendations
     from khop.api.inference import evaluate as evaluate
@@ -295,7 +297,18 @@ _PUBLIC = {
 _MODULES = ("models", "testing")
 _NEED_EXTRA = ("khop.pyg", "khop.data.tables", "khop.run.load_run")
 
-watch_forks()
+
+def _before_fork() -> None:  # of this process: khop records what the child will lack
+    if "torch" in sys.modules:
+        _module("khop.process_tuning").before_fork()
+
+
+def _after_fork() -> None:
+    if "khop.process_tuning" in sys.modules:
+        _module("khop.process_tuning").after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 # `from khop import *` needs only khop's required packages, so names that need an extra are left out.
 __all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith(_NEED_EXTRA)), *_MODULES]
@@ -304,12 +317,18 @@ __all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith(_
 def __getattr__(name: str) -> object:
     """Import the object `name`; afterwards it is an ordinary attribute."""
     if name in _MODULES:
-        return import_module(f"khop.{name}")
+        return _module(f"khop.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'khop' has no attribute {name!r}")
-    value = getattr(import_module(_PUBLIC[name]), name)
+    value = getattr(_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
+
+
+def _module(name: str) -> Any:  # noqa: ANN401
+    from importlib import import_module
+
+    return import_module(name)
 
 
 def __dir__() -> list[str]:

@@ -180,16 +180,8 @@ class _Forks:
     warned: ClassVar[set[int]] = set()  # processes
 
     @classmethod
-    def before(cls) -> None:
-        cls.had_openmp = "torch" in sys.modules and _has_openmp_threads()
-
-    @classmethod
-    def after_in_child(cls) -> None:
-        cls.lost_openmp = cls.lost_openmp or cls.had_openmp
-
-    @classmethod
     def causes(cls) -> list[str]:
-        import torch  # `import khop` loads this module, and must not load torch
+        import torch  # the command loads this module, and must not load torch
 
         openmp = cls.lost_openmp and torch.get_num_threads() > 1  # one thread starts no others
         cuda = torch.cuda._is_in_bad_fork()
@@ -198,10 +190,14 @@ class _Forks:
         ]
 
 
-@cache
-def watch_forks() -> None:
-    """From now on, record at each fork of this process what the child will lack."""
-    os.register_at_fork(before=_Forks.before, after_in_child=_Forks.after_in_child)
+def before_fork() -> None:
+    """Record what a child of this process, which has loaded torch, will lack."""
+    _Forks.had_openmp = _has_openmp_threads()
+
+
+def after_fork() -> None:
+    """Record in the child what it lacks."""
+    _Forks.lost_openmp = _Forks.lost_openmp or _Forks.had_openmp
 
 
 def _has_openmp_threads() -> bool:

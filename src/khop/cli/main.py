@@ -35,9 +35,10 @@ from khop.cli.commands import (
     serve,
     train,
 )
+from khop.cli.interrupts import INTERRUPTED, interrupts
 from khop.cli.lines import tell
 from khop.cli.options import takes_groups
-from khop.cli.start import INTERRUPTED, exit_code, interrupts, sentence
+from khop.cli.start import exit_code, sentence
 from khop.cli.stores import with_mirrors
 
 DEBUG = "--debug"

@@ -16,9 +16,10 @@ import typer
 
 from khop.api.launch import Permission, check_procs, launch, launched_by_others
 from khop.cli.commands.shared import RankOptions
+from khop.cli.interrupts import INTERRUPTED
 from khop.cli.lines import tell
 from khop.cli.progress import kernel_lines
-from khop.cli.start import INTERRUPTED, TERMINATED, set_output_up
+from khop.cli.start import TERMINATED, set_output_up
 from khop.cli.terminal import bytes_bar
 from khop.distributed.processes.group import Group, this_group
 from khop.errors import Terminated, is_told

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType
 from typing import TextIO
 
 import khop
+from khop.cli.interrupts import INTERRUPTED, end_at_once, ignore, raise_again
 from khop.components import is_of_component
 from khop.errors import PeerLost
 from khop.process_tuning import tune_before_torch
 
 FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
 BAD_INPUT = 2  # invalid input
-INTERRUPTED = 130  # exit code of SIGINT in shells
 TERMINATED = 143  # exit code of SIGTERM in shells
 
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
@@ -104,42 +101,16 @@ def run(arguments: Sequence[str] | None = None) -> None:
     tune_before_torch()
     set_output_up()
     try:
-        with _ended_by_interrupts():
-            command = import_module("khop.cli.main")
+        end_at_once()
+        command = import_module("khop.cli.main")
+        raise_again()
         command.run(arguments)
     except KeyboardInterrupt:
         print("khop: stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
-        if arguments is None:  # the process is ending, and Ctrl-C must not interrupt its last steps
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@contextmanager
-def _ended_by_interrupts() -> Iterator[None]:
-    """End this process at once on Ctrl-C while modules load, because some swallow KeyboardInterrupt."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        os.write(2, b"khop: stopped\n")
-        os._exit(INTERRUPTED)
-
-    signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-
-
-interrupts: list[int] = []  # Ctrl-C in this process; a library may convert the exception
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C as Python does, and record it."""
-    interrupts.append(number)
-    raise KeyboardInterrupt
+        if arguments is None:  # the process is ending
+            ignore()
 
 
 def set_output_up() -> None:
