@@ -15,6 +15,7 @@ from statistics import mean
 
 import pytest
 import torch
+from torch_geometric.metrics import LinkPredMAP
 
 from khop.batch import Batch, Sample
 from khop.draw import DegreeNegatives, DrawKey, NegativeMode, UniformNegatives
@@ -28,6 +29,7 @@ from khop.run.tasks.link_run_task import LinkTask, _is_all_known
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.links import LinkSampler
 from khop.sampling.seeds import Seeds
+from khop.schema import EdgeType
 from support.knowledge import ENTITIES, FACT, Triples, as_column
 from support.small_link_folders import BOUGHT_BY, BUYS, SEES, write_shop
 
@@ -474,15 +476,17 @@ def test_both_ends_are_ranked_among_all_nodes_without_known_triples(tmp_path: Pa
 NEAR = ("place", "near", "place")
 
 
-def undirected_task_of(home: Path, **links: object) -> LinkTask:
+def undirected_task_of(
+    home: Path, metric: str = "mrr", reverse: EdgeType | None = NEAR, **links: object
+) -> LinkTask:
     """A run about links of an undirected edge type, some from a node to itself."""
     chosen = torch.rand(30, 30, generator=torch.Generator().manual_seed(0)) < 0.15
     ends = (chosen | chosen.T).nonzero().T
     nodes = {"place": NodeTable(columns={"x": torch.eye(30)})}
-    write_graph(home / "graph", nodes, {NEAR: EdgeTable(*ends, reverse_of=NEAR)})
+    write_graph(home / "graph", nodes, {NEAR: EdgeTable(*ends, reverse_of=reverse)})
     values = {
         "graph": str(home / "graph"),
-        "task": {"kind": "link-prediction", "target": "place near place"},
+        "task": {"kind": "link-prediction", "target": "place near place", "metric": metric},
         "links": {"eval_negatives": 3, **links},
         "sampler": {"fanouts": [3]},
         "model": {"hidden": 4},
@@ -519,6 +523,24 @@ def test_an_undirected_link_is_known_and_found_from_both_ends(tmp_path: Path, na
         ndcg.append(sum(1 / log2(place + 2) for place in hits) / best)
     assert found[f"{name}/full-recall@10"] == pytest.approx(mean(recall), abs=1e-6)
     assert found[f"{name}/full-ndcg@10"] == pytest.approx(mean(ndcg), abs=1e-6)
+
+
+@pytest.mark.parametrize("reverse", [NEAR, None], ids=["undirected", "directed"])
+@pytest.mark.parametrize("k", [3, 10])
+def test_map_is_that_of_torch_geometric_and_undirected_links_count_from_both_ends(
+    tmp_path: Path, k: int, reverse: EdgeType | None
+) -> None:
+    task = undirected_task_of(tmp_path, metric=f"map@{k}", reverse=reverse)
+    found = task.scores(("test",), unwatched)
+    graph, ends = task.split.test, triples_of_links(task.split.test_links, NEAR)[[0, 2]]
+    links = torch.cat([ends, ends.flip(0)], dim=1).unique(dim=1) if reverse else ends
+    rows = node_rows(task.model.encoder, graph, graph.features, ["place"])["place"]
+    with evaluating(task.model):
+        scores = task.model.decoder(NEAR).grid(rows, rows)
+    sources, numbers = links[0].unique(return_inverse=True)
+    metric = LinkPredMAP(k)
+    metric.update(scores[sources].argsort(descending=True)[:, :k], torch.stack([numbers, links[1]]))
+    assert found["test"] == pytest.approx(float(metric.compute()), abs=1e-6)
 
 
 def test_the_reverse_of_a_known_undirected_link_is_not_a_candidate(tmp_path: Path) -> None:

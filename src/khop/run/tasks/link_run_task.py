@@ -183,7 +183,7 @@ def mean_average_precision(
     """Return map@K for each of `metrics`, averaged over edge types. Collective.
 
     A query is a source, or a source and a time for links with times, and every node of the destination type
-    is a candidate.
+    is a candidate. In an undirected edge type, both ends of a link are sources.
     """
     with evaluating(model):
         move = next(model.parameters(), torch.empty(0)).device
@@ -206,12 +206,20 @@ def map_of_scores(
             return scores(queries % count)
 
         queries = queries_of_links(links, edge_type, sources)
+        if graph.schema.reverse(edge_type) == edge_type:
+            queries = torch.cat([queries, _from_other_ends(queries, sources)], dim=1)
         nothing = torch.empty(2, 0, dtype=torch.int64)
         found.append(full_ranking(of_queries, queries, nothing, destinations, at))
     return {
         metric: sum(ranking.map[k] for ranking in found) / len(found)
         for metric, k in zip(metrics, at, strict=True)
     }
+
+
+def _from_other_ends(queries: Tensor, num_nodes: int) -> Tensor:
+    """Return the queries of links turned around, at the same dates."""
+    sources = queries[0] % num_nodes
+    return torch.stack([queries[1] + queries[0] - sources, sources])
 
 
 def _is_all_known(held_out: Tensor, known: Tensor, num_destinations: int) -> bool:
