@@ -276,7 +276,7 @@ REFUSED: dict[str, Cases] = {
         ("class weight -1: must be 0 or more", lambda: khop.ClassLoss(weights=(-1,))),
     ],
     "class_weights": [
-        ("labels 5: give a tensor of labels", lambda: khop.class_weights(5, 2)),
+        ("labels 5: give whole numbers", lambda: khop.class_weights(5, 2)),
         ("class weights [1]: give 2 numbers of 0 or more", lambda: khop.class_weights(tensor([0]), 2, [1])),
     ],
     "OptimizerSettings": [
@@ -290,7 +290,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "LabelScale": [
         ("scale with mean (0.0,) and deviation (0.0,): must have equal lengths, and deviations above 0", lambda: khop.LabelScale((0.0,), (0.0,))),
-        ("labels 5: give a tensor of labels", lambda: khop.LabelScale.of(5)),
+        ("labels 5: give whole numbers", lambda: khop.LabelScale.of(5)),
     ],
     "InfoNce": [("temperature 0: must be above 0, and finite", lambda: khop.InfoNce(0))],
     "MarginRanking": [("margin 'a': must be a number", lambda: khop.MarginRanking('a')), ("margin 0: must be above 0", lambda: khop.MarginRanking(0))],
@@ -957,6 +957,9 @@ TAKEN: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
     ("SaintNodes", lambda: khop.SaintNodes(TWO), lambda: khop.SaintNodes(2)),
     ("UniformNegatives, shown", lambda: khop.UniformNegatives(TWO), lambda: khop.UniformNegatives(2)),
     ("hard_negatives", lambda: khop.hard_negatives(torch.eye(3), torch.eye(3), TWO, grid=TWO), lambda: khop.hard_negatives(torch.eye(3), torch.eye(3), 2, grid=2)),
+    ("hard_negatives, arrays", lambda: khop.hard_negatives(np.eye(3), torch.eye(3).tolist(), 1, known=np.array([[0], [0]], np.int32), original_ids=[2, 0, 1]), lambda: khop.hard_negatives(torch.eye(3), torch.eye(3), 1, known=tensor([[0], [0]]), original_ids=tensor([2, 0, 1]))),
+    ("full_ranking, arrays", lambda: khop.full_ranking(lambda q: torch.eye(5)[q], ENDS.numpy(), [[], []], np.int64(5), np.array([1, 2])), lambda: khop.full_ranking(lambda q: torch.eye(5)[q], ENDS, ENDS[:, :0], 5, [1, 2])),
+    ("class_weights, a Series", lambda: khop.class_weights(pd.Series([0, 0, 1]), TWO, np.array([1.0, 2.0])), lambda: khop.class_weights(tensor([0, 0, 1]), 2, [1.0, 2.0])),
     ("DrawKey.plus", lambda: khop.DrawKey(np.uint64(2**64 - 1)).plus(1), lambda: khop.DrawKey(2**64 - 1).plus(1)),
     ("weights of khop.pyg, an array", lambda: pyg_links(np.array([1.0, 0, 2], np.float32)), lambda: pyg_links(tensor([1.0, 0, 2]))),
     ("weights of khop.pyg, a list", lambda: pyg_links([1.0, 0, 2]), lambda: pyg_links(tensor([1.0, 0, 2]))),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from khop.arguments import instance_of, list_of, shown, whole_number
 from khop.distributed.processes.group import this_group
+from khop.graph.inputs import Array, tensor_of
 from khop.inference.stages import MemoryStore, Stage
 from khop.models.decoders import RelationDecoder
 from khop.models.link_predictor import RowsOfType
@@ -82,9 +83,12 @@ def full_ranking(
         raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
     for k in at:
         check_k(k)
-    for what, pairs in (("seen", seen), ("held_out", held_out), ("known", known)):
-        if pairs is not None:
-            _check_pairs(pairs, num_candidates, what)
+    at = [int(k) for k in at]
+    seen, held_out = (
+        _checked_pairs(pairs, num_candidates, what)
+        for what, pairs in (("seen", seen), ("held_out", held_out))
+    )
+    known = None if known is None else _checked_pairs(known, num_candidates, "known")
     queries = held_out[0].long().unique()
     masked = _keys(seen, queries, num_candidates, "seen")
     keys = _keys(held_out, queries, num_candidates, "held_out")
@@ -121,9 +125,9 @@ def full_ranking(
     return FullRanking(numbers.numel(), recall, ndcg, keys.numel(), mrr[0], of_pairs, precision)
 
 
-def _check_pairs(pairs: Tensor, num_candidates: int, what: str) -> None:
-    """Raise ValueError unless pairs are queries and candidates, int64 or int32 (2, pairs)."""
-    instance_of(f"full ranking: {what}", pairs, Tensor, "must be an int64 tensor (2, pairs)")
+def _checked_pairs(pairs: Array, num_candidates: int, what: str) -> Tensor:
+    """Return pairs as a tensor; ValueError unless they are queries and candidates, int64 or int32 (2, n)."""
+    pairs = _as_tensor(f"full ranking: {what}", pairs, "give int64 (2, pairs)")
     if pairs.dim() != 2 or pairs.shape[0] != 2:
         raise ValueError(f"full ranking: {what} is {tuple(pairs.shape)}, must be (2, pairs)")
     if pairs.dtype not in (torch.int64, torch.int32):
@@ -135,6 +139,13 @@ def _check_pairs(pairs: Tensor, num_candidates: int, what: str) -> None:
             f"full ranking: {what} has query {query} with candidate {candidate}; "
             f"candidates are 0 to {num_candidates - 1}"
         )
+    return pairs
+
+
+def _as_tensor(name: str, given: Array, remedy: str) -> Tensor:
+    """Return an array or a list as a tensor; a tensor stays on its device."""
+    found = given if isinstance(given, Tensor) else tensor_of(name, given, remedy)
+    return found if found.numel() else found.long()  # an empty list has no dtype
 
 
 def _keys(pairs: Tensor, queries: Tensor, num_candidates: int, what: str) -> Tensor:
@@ -272,6 +283,9 @@ class TripleRanking:
         return {k: (hits + self.sources.hits[k]) / 2 for k, hits in self.destinations.hits.items()}
 
 
+_TRIPLES = "give int64 (3, n): source, relation, destination"
+
+
 def triple_ranking(
     decoder: object,
     sources: Tensor,
@@ -307,11 +321,11 @@ def triple_ranking(
         raise ValueError(
             f"decoder {shown(decoder)}: give a decoder with relations, such as khop.models.TransE"
         )
+    triples = _as_tensor("triples", triples, _TRIPLES)
+    known = None if known is None else _as_tensor("known", known, _TRIPLES)
     for name, given in (("triples", triples), ("known", known)):
         if given is not None and (given.dim() != 2 or given.shape[0] != 3 or given.dtype != torch.int64):
-            raise ValueError(
-                f"{name} {given.dtype} {tuple(given.shape)}: give int64 (3, n): source, relation, destination"
-            )
+            raise ValueError(f"{name} {given.dtype} {tuple(given.shape)}: {_TRIPLES}")
     count, move = decoder.relations, sources.device
     every = triples if known is None else torch.cat([triples, known], dim=1)
     if every.numel() and not 0 <= int(every[1].min()) <= int(every[1].max()) < count:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from khop.arguments import check_word, instance_of, real_number, whole_number
 from khop.batch import Batch
+from khop.graph.inputs import tensor_of
 from khop.kernels.choice import Engine, engine
 from khop.kernels.segment import segment_sum
 from khop.schema import NodeType, Schema
@@ -450,8 +451,10 @@ def class_weights(labels: Tensor, classes: int, weights: Sequence[float] | None 
         >>> khop.class_weights(torch.tensor([0, 0, 0, 1]), classes=2)
         (0.6666666666666666, 2.0)
     """
-    instance_of("labels", labels, Tensor, "give a tensor of labels, as graph.columns has them")
-    counts = torch.bincount(labels[labels >= 0].cpu().long(), minlength=classes).double()
+    labels = tensor_of("labels", labels, "give whole numbers, as graph.columns has them")
+    if labels.is_floating_point():
+        raise ValueError(f"labels: {labels.dtype}; give whole numbers, as graph.columns has them")
+    counts = torch.bincount(labels[labels >= 0].long(), minlength=classes).double()
     if counts.numel() != classes:
         raise ValueError(f"labels: {int(labels.max())} must be below the number of classes, {classes}")
     if weights is None:

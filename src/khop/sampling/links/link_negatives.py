@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.arguments import check_word, instance_of, whole_number
+from khop.arguments import check_word, whole_number
 from khop.draw import (
     CandidateScore,
     DrawnNegatives,
@@ -22,6 +22,7 @@ from khop.draw import (
     TableNegatives,
     UniformNegatives,
 )
+from khop.graph.inputs import tensor_of, whole_ids
 from khop.graph.needs import NegativeNeed
 from khop.graph.rule import Rule, time_column
 from khop.graph.store import GraphStore
@@ -314,8 +315,15 @@ def hard_negatives(
         >>> khop.hard_negatives(sources, destinations, keep=2, known=torch.tensor([[0], [1]]))
         tensor([[2, 0]])
     """
+    sources, destinations = (
+        tensor_of(name, rows, "must be floats (nodes, width)")
+        for name, rows in (("sources", sources), ("destinations", destinations))
+    )
+    known, original_ids = (
+        None if given is None else whole_ids(name, tensor_of(name, given), "must be whole numbers")
+        for name, given in (("known", known), ("original_ids", original_ids))
+    )
     for name, rows in (("sources", sources), ("destinations", destinations)):
-        instance_of(name, rows, Tensor, "must be floats (nodes, width)")
         if rows.dim() != 2 or not rows.is_floating_point() or rows.shape[1] > 4096:
             raise ValueError(
                 f"{name}: {rows.dtype} of shape {tuple(rows.shape)}; must be floats (nodes, width), at most "
