@@ -5,9 +5,11 @@ The error names file, line and column where there is one, the fault and the reme
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import lzma
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -87,14 +89,19 @@ class Fault:
     content: Callable[[Columns], Content]
     says: str  # a regular expression, after the name of the file
     unless: tuple[str, ...] = ()  # entrances at which it is sound
+    in_file: str = ""  # the same for entrances without a spec
 
     def __str__(self) -> str:
         return self.name
 
+    def at(self, entrance: Entrance) -> str:
+        """The regular expression at an entrance."""
+        return self.in_file if self.in_file and not entrance.spec else self.says
 
-def rows(name: str, change: Callable[[bytes], bytes], says: str, *unless: str) -> Fault:
+
+def rows(name: str, change: Callable[[bytes], bytes], says: str, *unless: str, in_file: str = "") -> Fault:
     """A changed CSV file."""
-    return Fault(name, "f.csv", lambda columns: change(text(columns)), says, unless)
+    return Fault(name, "f.csv", lambda columns: change(text(columns)), says, unless, in_file)
 
 
 def fixed(name: str, file: str, content: Content, says: str, *unless: str) -> Fault:
@@ -119,14 +126,34 @@ def other(name: str, suffix: str, change: Callable[[Columns], bytes], says: str,
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 NO_LFS = r": is a pointer of Git LFS .*; fetch the file: git lfs pull"
+COMMAS = r".*the first row has only the field .*; separate fields by commas"
+END = r"( \(--seeds-\w+\))?$"  # of the sentence
+AS_UTF8 = r"; save (it|the file) as UTF-8" + END
+# Remedies that only a spec has.
+OF_SPEC = re.compile(
+    r"\b(delimiter|encoding|header|format|kind|missing|id_type|time_unit|where|unit|timezone)\b( =|,|$)"
+    r"|by where|another kind|separator"
+)
 NO_PARQUET = r": is not a Parquet file, or is damaged; write it again"
 NO_ARROW = r": is not an Arrow file, or is damaged; write it again"
 FAULTS = (
     fixed("empty", "f.csv", b"", r": is empty; the first row must name the columns"),
     fixed("blank", "f.csv", b"\n\n", r": is empty; the first row must name the columns"),
     rows("first line blank", lambda b: b"\n" + b, r": line 1 is empty; the first row must name the columns"),
-    rows("other delimiter", lambda b: b.replace(b",", b";"), r".*give delimiter = .;.", "guess"),
-    rows("tabs", lambda b: b.replace(b",", b"\t"), r".*give delimiter = .\\t.", "guess"),
+    rows(
+        "other delimiter",
+        lambda b: b.replace(b",", b";"),
+        COMMAS + ", or give delimiter = .;.",
+        "guess",
+        in_file=COMMAS + END,
+    ),
+    rows(
+        "tabs",
+        lambda b: b.replace(b",", b"\t"),
+        COMMAS + r", or give delimiter = .\\t.",
+        "guess",
+        in_file=COMMAS + END,
+    ),
     rows(
         "column twice",
         lambda b: b"id,id,user,user\n1,1,1,1\n",
@@ -155,13 +182,29 @@ FAULTS = (
         r", line 1: .*a quote is not closed.*; correct the line",
     ),
     rows("NUL", lambda b: b + b"x\0,1\n", r", row 4: .*column '(id|user)' has a NUL byte; correct the row"),
-    rows("UTF-16", lambda b: b.decode().encode("utf-16"), r': is UTF-16; give encoding = "utf-16"'),
-    rows("UTF-32", lambda b: b.decode().encode("utf-32"), r': is UTF-32; give encoding = "utf-32"'),
-    rows("Latin-1", lambda b: b + b"\xe9,1\n", r", line 5: invalid UTF-8; save .* encoding = \"latin-1\""),
+    rows(
+        "UTF-16",
+        lambda b: b.decode().encode("utf-16"),
+        r': is UTF-16; save it as UTF-8, or give encoding = "utf-16"',
+        in_file=r": is UTF-16" + AS_UTF8,
+    ),
+    rows(
+        "UTF-32",
+        lambda b: b.decode().encode("utf-32"),
+        r': is UTF-32; save it as UTF-8, or give encoding = "utf-32"',
+        in_file=r": is UTF-32" + AS_UTF8,
+    ),
+    rows(
+        "Latin-1",
+        lambda b: b + b"\xe9,1\n",
+        r", line 5: invalid UTF-8; save .* encoding = \"latin-1\"",
+        in_file=r", line 5: invalid UTF-8" + AS_UTF8,
+    ),
     rows(
         "Latin-1 in the names",
         lambda b: b"\xe9," + b,
         r", line 1: invalid UTF-8; save .* encoding = \"latin-1\"",
+        in_file=r", line 1: invalid UTF-8" + AS_UTF8,
     ),
     rows("gzip as CSV", gzip.compress, r": is compressed; rename it to end in .csv.gz"),
     rows("zstd as CSV", zstd, r": is compressed; rename it to end in .csv.zst"),
@@ -264,8 +307,76 @@ def test_a_file_is_refused_with_its_place(
     content = fault.content(entrance.columns)
     ran = try_file(trained_shop, tmp_path, khop_command, entrance, fault.file, content)
     assert ran.code == 2, ran
-    refused(ran.stderr, "^khop: ", rf"\b{fault.file}{fault.says}")
+    refused(ran.stderr, "^khop: ", rf"\b{fault.file}{fault.at(entrance)}")
+    assert entrance.spec or not OF_SPEC.search(ran.stderr.replace("\n", " ").strip()), ran.stderr
     assert not list(tmp_path.glob("out*"))
+
+
+DATED = dataclasses.replace(ENTRANCES[-1], words=(*ENTRANCES[-1].words, "--seeds-time", "at"))
+CLASSES = dataclasses.replace(
+    DATED, words=tuple("multi-label" if word == "node-regression" else word for word in DATED.words)
+)
+AT = ["2024-01-01", "2024-01-02", "2024-01-03"]
+VALUES: dict[str, tuple[Entrance, Columns, str]] = {
+    "id null": (
+        ENTRANCES[4],
+        {"user": ["u1", "", "u3"], "item": ["1", "2", "3"]},
+        "row 2: pairs: user is null; correct the row",
+    ),
+    "id not an integer": (
+        ENTRANCES[4],
+        {"user": ["u1", "u2", "u3"], "item": ["1", "02", "3"]},
+        "row 2: pairs: item is '02', but ids of other tables are integers; write it as an integer",
+    ),
+    "id beyond int64": (
+        ENTRANCES[4],
+        {"user": ["u1", "u2", "u3"], "item": ["1", "9" * 20, "3"]},
+        "row 2: pairs: item is '9+': no integer within int64; correct it",
+    ),
+    "row without an id": (
+        DATED,
+        {**IDS, "id": ["u1", "", "u3"], "at": AT},
+        "row 2: seeds.id 'id' is null; correct the row",
+    ),
+    "row without a time": (
+        DATED,
+        {"id": ["u1", "u2", "u3"], "age": ["1", "2", "3"], "at": ["2024-01-01", "", "2024-01-01"]},
+        "row 2: seeds.time 'at' is null; give each row a time",
+    ),
+    "no time": (
+        DATED,
+        {"id": ["u1", "u2", "u3"], "age": ["1", "2", "3"], "at": ["2024-01-01", "soon", "2024-01-01"]},
+        "row 2: seeds.time 'at' is 'soon': not an ISO 8601 time; correct the row",
+    ),
+    "label infinite": (
+        DATED,
+        {"id": ["u1", "u2", "u3"], "age": ["1", "inf", "3"], "at": AT},
+        "row 2: label 'age' is infinite; correct it",
+    ),
+    "label of text": (
+        DATED,
+        {"id": ["u1", "u2", "u3"], "age": ["1", "old", "3"], "at": AT},
+        "row 2: label 'age' is 'old': not a number; correct it",
+    ),
+    "classes in text": (
+        CLASSES,
+        {"id": ["u1", "u2", "u3"], "age": ["1", "2", "3"], "at": AT},
+        "label 'age': is text; give a column of lists, as Parquet has",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_without_a_spec_is_refused_with_a_remedy_in_the_file(
+    trained_shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entrance, columns, says = VALUES[name]
+    ran = try_file(trained_shop, tmp_path, khop_command, entrance, "f.csv", text(columns))
+    assert ran.code == 2, ran
+    refused(ran.stderr, "^khop: ", says + r"( \(--[\w-]+\))?$")
+    assert not OF_SPEC.search(ran.stderr), ran.stderr
 
 
 UNREADABLE = (*ENTRANCES, Entrance("database", IDS, IMPORT, DATABASE))

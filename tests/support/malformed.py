@@ -29,7 +29,7 @@ FOREIGN = re.compile(
 )
 REMEDIES = re.compile(
     r"[;:,.] .*\b(give|leave|write|correct|rename|did you mean|there are|add|convert|complete|remove|close"
-    r"|restore|save|name|use|cast|unpack|fetch|download|set|export|orphans|missing|must|chmod)\b"
+    r"|restore|save|name|use|cast|unpack|fetch|download|set|export|orphans|missing|must|chmod|separate)\b"
     r"|: must \w+|not TOML",
     re.IGNORECASE,
 )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.data.tables.packages import numpy_of, pa
+from khop.data.tables.packages import numpy_of, pa, without_spec
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Source
@@ -35,6 +35,7 @@ class NegativeFile:
     folder: Folder
 
     @classmethod
+    @without_spec()
     def open(cls, path: str, key: str, edge_type: EdgeType, folder: Folder) -> NegativeFile:
         """Open a file by its path. ValueError if it lacks a column of ids."""
         record = import_record(folder).get("edges", {}).get(words_of(edge_type), {})
@@ -75,6 +76,7 @@ class NegativeFile:
             return None
         return torch.from_numpy(self._lists(links.edges[self.edge_type].numpy(), SOURCES))
 
+    @without_spec()
     def _pairs(self) -> tuple[_Nodes, _Nodes]:
         """Return sources and destinations of all rows."""
         ends: tuple[list[_Nodes], list[_Nodes]] = ([], [])
@@ -84,6 +86,7 @@ class NegativeFile:
                 found.append(lookup(rows.column(column), rows.row))
         return np.concatenate(ends[0]), np.concatenate(ends[1])
 
+    @without_spec()
     def _lists(self, links: _Nodes, column: str) -> _Nodes:
         """Return (links, k): the negatives of each link in a column, padded with -1."""
         if column not in self.source.table.schema.names:

@@ -17,7 +17,7 @@ from khop.api.open_graph import Graph
 from khop.arguments import path_of
 from khop.data.tables.import_state import table_rows
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import pa
+from khop.data.tables.packages import pa, without_spec
 from khop.data.tables.pipeline import import_tables
 from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
@@ -59,6 +59,7 @@ class Pairs:
     ids: tuple[_Ids, _Ids]
 
     @classmethod
+    @without_spec()
     def open(cls, table: Any, edge_type: EdgeType, joined: JoinedRun) -> Pairs:  # noqa: ANN401
         """Open a file, or a table of pandas, polars or Arrow. ValueError if it lacks a column of ids."""
         columns = _columns(edge_type, joined)
@@ -72,13 +73,14 @@ class Pairs:
         return cls(source, columns, (_Ids.of(edge_type[0], joined), _Ids.of(edge_type[2], joined)))
 
     def __iter__(self) -> Iterator[PairRows]:
-        for rows in self._rows():
-            arrays = rows.column(self.columns[0]), rows.column(self.columns[1])
-            nodes = [
-                ids.nodes(keys_of(array, ids.kind, f"{_KEY}: {column}", rows.row))
-                for ids, array, column in zip(self.ids, arrays, self.columns, strict=True)
-            ]
-            yield PairRows(arrays, (nodes[0], nodes[1]))
+        with without_spec():
+            for rows in self._rows():
+                arrays = rows.column(self.columns[0]), rows.column(self.columns[1])
+                nodes = [
+                    ids.nodes(keys_of(array, ids.kind, f"{_KEY}: {column}", rows.row))
+                    for ids, array, column in zip(self.ids, arrays, self.columns, strict=True)
+                ]
+                yield PairRows(arrays, (nodes[0], nodes[1]))
 
     def _rows(self) -> Iterator[TableRows]:
         """Yield the rows of the table; at least one piece, which has the types of the columns."""

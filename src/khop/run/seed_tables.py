@@ -15,7 +15,7 @@ from torch import Tensor
 
 from khop.api.open_graph import names_of
 from khop.data.tables.labels import LabelReader, keys_of
-from khop.data.tables.packages import converted, numpy_of, pa
+from khop.data.tables.packages import converted, numpy_of, pa, without_spec
 from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Label, Source
@@ -94,6 +94,7 @@ class SeedTables:
         """Open the table of a split. ValueError if it lacks a column."""
         return self.open(self.config.seeds.paths[split], f"seeds.{split}", is_labeled=True)
 
+    @without_spec()
     def open(self, table: Any, key: str, *, is_labeled: bool) -> OpenSource:  # noqa: ANN401
         """Open a file, or a table of pandas, polars or Arrow. ValueError if it lacks a column.
 
@@ -110,6 +111,7 @@ class SeedTables:
         source.check({column: f"{key}, {name}" for column, name in needed.items()})
         return source
 
+    @without_spec()
     def classes_of_training(self) -> tuple[str, ...]:
         """Return the names of the classes in the training table, in ascending order; () for numbers."""
         reader = self._reader(())
@@ -119,6 +121,7 @@ class SeedTables:
             reader.add(rows.column(self._label), rows.row)
         return reader.classes
 
+    @without_spec()
     def read(self, source: OpenSource, *, is_labeled: bool) -> SeedTable:
         """Read all rows of a table; labels and weights only if they are needed, or labels if it has them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -15,7 +16,10 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
+from khop.data.tables.append import append
+from khop.data.tables.packages import TableFault
 from khop.data.tables.pipeline import import_tables
+from khop.graph.folder import import_record, open_folder
 
 N = 12
 TEXTS = [f"n{i}" for i in range(N)]
@@ -165,7 +169,7 @@ def test_a_type_is_read_or_refused_in_each_role(name: str, tmp_path: Path) -> No
         if role not in read:
             with pytest.raises(ValueError, match=r"(nodes\.user|edges\..*)\.\w+") as refused:
                 import_tables(spec(role, array), out)
-            assert type(refused.value) is ValueError  # Arrow's own errors are subclasses
+            assert type(refused.value) in (ValueError, TableFault)  # Arrow's own errors are subclasses
             assert re.search(r"; \w+", str(refused.value)) or " must be " in str(refused.value)
             continue
         import_tables(spec(role, array), out)
@@ -227,3 +231,108 @@ def test_a_column_without_values_in_one_file_has_the_type_of_the_others(tmp_path
         ValueError, match=r"column 'x' is int64 in .*0.parquet and string in .*2.parquet; conv"
     ):
         import_tables({"nodes": {"user": node}}, tmp_path / "out")
+
+
+def _parquet(path: Path, columns: dict[str, pa.Array]) -> None:
+    pq.write_table(pa.table(columns), path)
+
+
+def _arrow(path: Path, columns: dict[str, pa.Array]) -> None:
+    with pa.ipc.new_file(path, pa.table(columns).schema) as writer:
+        writer.write_table(pa.table(columns))
+
+
+def _json(path: Path, columns: dict[str, pa.Array]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in pa.table(columns).to_pylist()))
+
+
+WRITERS = {"parquet": _parquet, "arrow": _arrow, "jsonl": _json}
+PAIRS_OF_TYPES = {  # types of a column in two files, and in one file of all rows
+    "int64 and double": (pa.array([2**53, 2, 1]), pa.array([0.5, None, 4.0]), pa.float64()),
+    "double and int64": (pa.array([0.5, None, 4.0]), pa.array([2**53, 2, 1]), pa.float64()),
+    "int32 and int64": (pa.array([1, 2, 3], pa.int32()), pa.array([4, 2**40, None]), pa.int64()),
+    "float and double": (pa.array([0.5, 2, 3], pa.float32()), pa.array([0.1, 5, None]), pa.float64()),
+    "null and double": (pa.nulls(3), pa.array([0.5, 2, 3]), pa.float64()),
+    "int64 and null": (pa.array([1, 2, 3]), pa.nulls(3), pa.int64()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:nodes.user.split")
+@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("types", PAIRS_OF_TYPES)
+def test_a_column_may_have_another_type_in_the_next_file(tmp_path: Path, form: str, types: str) -> None:
+    """The graph is that of one file with all rows, whatever the types of the parts."""
+    first, second, whole = PAIRS_OF_TYPES[types]
+    ids = pa.array(range(3)), pa.array(range(3, 6), pa.int32())
+    classes = pa.array([1, 2, 1]), pa.array([2.0, 1.0, 2.0])
+    for number, values in enumerate((first, second)):
+        columns = {"id": ids[number], "x": values, "label": classes[number]}
+        WRITERS[form](tmp_path / f"{number}.{form}", columns)
+    rows = {
+        "id": pa.array(range(6)),
+        "x": pa.concat_arrays([first.cast(whole), second.cast(whole)]),
+        "label": pa.array([1, 2, 1, 2, 1, 2]),
+    }
+    _parquet(tmp_path / "all.parquet", rows)
+    graphs = [
+        import_tables(
+            {
+                "nodes": {
+                    "user": {
+                        "files": [str(tmp_path / name)],
+                        "id": "id",
+                        "columns": {"x": "number", "name": {"kind": "category", "column": "x"}},
+                        "label": "label",
+                        "split": {"ratio": [0.5, 0.25, 0.25]},
+                    }
+                }
+            },
+            tmp_path / f"out {number}",
+        ).path
+        for number, name in enumerate((f"?.{form}", "all.parquet"))
+    ]
+    found, wanted = (open_folder(path) for path in graphs)
+    assert found.fingerprint == wanted.fingerprint
+    assert import_record(found)["nodes"]["user"]["id"]["kind"] == "int64"
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_integers_that_are_no_double_and_ids_are_refused(tmp_path: Path, form: str) -> None:
+    """A value is never changed by the type of another file."""
+    write = WRITERS[form]
+    write(tmp_path / f"a.{form}", {"id": pa.array([1, 2]), "x": pa.array([7, 2**53 + 1])})
+    write(tmp_path / f"b.{form}", {"id": pa.array([3, 4]), "x": pa.array([0.5, 2.0])})
+    node = {"files": [str(tmp_path / f"?.{form}")], "id": "id", "columns": {"x": "number"}}
+    says = (
+        rf"a.{form}, (row group 0, )?row 2: the column 'x' is 9007199254740993: not exact as double, the "
+        "common type of this column in all files; convert one of the files"
+    )
+    with pytest.raises(ValueError, match=says):
+        import_tables({"nodes": {"user": node}}, tmp_path / "out")
+    write(tmp_path / f"b.{form}", {"id": pa.array([3.0, 4.5]), "x": pa.array([1, 2])})
+    says = (
+        rf"^nodes\.user\.id: ids are int64 in .*a.{form} and double in .*b.{form}; convert the column to text"
+    )
+    with pytest.raises(ValueError, match=says):
+        import_tables({"nodes": {"user": node}}, tmp_path / "out")
+
+
+def test_appended_rows_may_have_another_type_than_those_of_the_graph(tmp_path: Path) -> None:
+    def spec(ids: pa.Array, x: pa.Array, label: pa.Array) -> dict[str, Any]:
+        rows = pa.table({"id": ids, "x": x, "label": label})
+        columns = {
+            "x": "number",
+            "name": {"kind": "category", "column": "x"},
+            "x_raw": {"kind": "raw", "column": "x"},
+        }
+        node = {"rows": rows, "id": "id", "columns": columns, "label": "label", "split": {"ratio": [1, 0, 0]}}
+        return {"nodes": {"user": node}}
+
+    integers = spec(pa.array([1, 2]), pa.array([3, 4]), pa.array([0, 1]))
+    doubles = spec(pa.array([5, 6], pa.int32()), pa.array([4.0, 3.0]), pa.array([1.0, 0.0]))
+    graph = import_tables(integers, tmp_path / "graph").path
+    assert append(graph, doubles).nodes == {"user": 2}
+    later = spec(pa.array([5, 6]), pa.array([4, 3]), pa.array([1, 0]))
+    other = import_tables(integers, tmp_path / "other").path
+    append(other, later)
+    assert open_folder(graph).fingerprint == open_folder(other).fingerprint

@@ -127,7 +127,7 @@ def test_several_categories_per_row() -> None:
             [0, 0, 0, 0],
             [0, 1, 0, 0],
         ]
-    with pytest.raises(ValueError, match="brand: is text; give the separator"):
+    with pytest.raises(ValueError, match="brand: is text; give a column of lists, .*, or give the separator"):
         fitter(several="lists").add(pa.array(["a"]), where)
 
 

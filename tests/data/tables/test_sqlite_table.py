@@ -94,3 +94,14 @@ def test_a_graph_of_a_file_is_that_of_the_same_rows_in_memory(bank: Path, tmp_pa
     )
     first, second = (khop.open_folder(tmp_path / name).fingerprint for name in ("of-file", "of-memory"))
     assert first == second
+
+
+def test_integers_that_are_no_real_are_refused_beside_reals(tmp_path: Path, databases: Databases) -> None:
+    path = tmp_path / "bank.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE tx (id INTEGER PRIMARY KEY, sum)")
+        connection.executemany("INSERT INTO tx VALUES (?, ?)", [(1, 0.5), (2, -(2**53)), (3, 2**53 + 1)])
+    table = opened(databases, path)
+    says = r"column 'sum' of .*tx is 9007199254740993 in the row with id = 3: not exact as a real, .*; correct it"
+    with pytest.raises(ValueError, match=says):
+        next(table.pieces(["sum"]))

@@ -179,10 +179,12 @@ class DatabaseTable:
                     first += rows.num_rows
 
     def _refuse_mixed(self, column: str) -> None:
-        """Raise ValueError for a column of SQLite with text and numbers."""
+        """Raise ValueError for a column of SQLite with text and numbers, or with inexact numbers."""
         types = self.types.get(column, {})
-        if len(types) < 2 or set(types) == {"integer", "real"}:
-            return
+        if set(types) == {"integer", "real"}:
+            return self._refuse_inexact(column)
+        if len(types) < 2:
+            return None
         rare = min(types, key=lambda type_: types[type_])
         (value,) = self.snapshot.rows(
             f"SELECT {quoted(self.order_by)} FROM {self.place} WHERE typeof({quoted(column)}) = "
@@ -194,6 +196,21 @@ class DatabaseTable:
             f"of {rare} is in the row with {self.order_by} = {value!r}; correct it, or give a view with "
             f"CAST({column} AS TEXT)"
         )
+
+    def _refuse_inexact(self, column: str) -> None:
+        """Raise ValueError for an integer that changes if it is read as a real, as those of other rows."""
+        found = self.snapshot.rows(
+            f"SELECT {quoted(self.order_by)}, {quoted(column)} FROM {self.place} WHERE "
+            f"typeof({quoted(column)}) = 'integer' AND {quoted(column)} NOT BETWEEN {-(2**53)} AND {2**53} "
+            "ORDER BY 1 LIMIT 1"
+        )
+        if found:
+            row, value = found[0]
+            raise ValueError(
+                f"{self.key}: column {column!r} of {self.name} is {value} in the row with {self.order_by} = "
+                f"{row!r}: not exact as a real, which other rows have; correct it, or give a view with "
+                f"CAST({column} AS TEXT)"
+            )
 
 
 def _cast(type_: str) -> str:

@@ -9,7 +9,17 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, refuse, shown, without_blanks
+from khop.data.tables.packages import (
+    TableFault,
+    converted,
+    is_text,
+    numpy_of,
+    pa,
+    pc,
+    refuse,
+    shown,
+    without_blanks,
+)
 from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
 from khop.kernels.moments import Moments
 
@@ -164,7 +174,7 @@ class VectorEncoder(StoredFields):
 def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.float64]:
     """Return numbers on the scale of their statistics; NaN for null. ValueError for infinity."""
     numbers = numbers_of(array, key, where)
-    refuse(np.isinf(numbers), where, f"{key} is infinite; correct it, or exclude the row by where")
+    refuse(np.isinf(numbers), where, f"{key} is infinite; correct it", "exclude the row by where")
     return np.sign(numbers) * np.log1p(np.abs(numbers)) if scale == "log" else numbers
 
 
@@ -183,7 +193,7 @@ def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
     def as_numbers(part: Any) -> Any:
         return without_blanks(part).cast(pa.float64(), safe=False)
 
-    cast = converted(array, as_numbers, key, where, "not a number; correct it, or give another kind")
+    cast = converted(array, as_numbers, key, where, "not a number; correct it", "give another kind")
     return np.array(numpy_of(cast), np.float64)
 
 
@@ -191,7 +201,11 @@ def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
     """Return a column of lists; text is split. An empty text, or only a separator, is an empty list."""
     if is_text(array.type):
         if separator is None:
-            raise ValueError(f'{key}: is text; give the separator of its parts, as separator = "|"')
+            raise TableFault(
+                f"{key}: is text",
+                "give a column of lists, as Parquet has",
+                'give the separator of its parts, as separator = "|"',
+            )
         empty = pc.or_(pc.equal(pc.utf8_length(array), 0), pc.equal(array, separator))
         parts = pc.split_pattern(array, pattern=separator)
         return pc.if_else(empty, pa.scalar([], parts.type), parts) if pc.any(empty).as_py() else parts
@@ -199,7 +213,7 @@ def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
         return array.cast(pa.list_(array.type.value_type))
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         return array
-    raise ValueError(f"{key}: is {array.type}; give a list column, or text with a separator")
+    raise TableFault(f"{key}: is {array.type}", "give a column of lists", "give text with a separator")
 
 
 Counts = npt.NDArray[np.int64]

@@ -28,6 +28,7 @@ import numpy as np
 from khop.data.tables.packages import (
     JSON_TEXT,
     PACKAGE_ERRORS,
+    TableFault,
     connected,
     duckdb,
     numpy_of,
@@ -46,9 +47,8 @@ BATCH_ROWS = 1 << 17
 _CHUNK = 1 << 20  # bytes
 _START = 1 << 8  # bytes, enough for signatures
 _MIXED = re.compile("reached an invalid state|unterminated quote")  # also for mixed line ends
-_INVALID = 'invalid UTF-8; save the file as UTF-8, or give its encoding, as encoding = "latin-1"'
+_INVALID = ("invalid UTF-8", "save the file as UTF-8", 'give its encoding, as encoding = "latin-1"')
 _PROBLEMS = {
-    "Invalid unicode": _INVALID,
     "unterminated quote": "a quote is not closed; correct the line",
     "Maximum line size": "the line is longer than 2 MB, or a quote is not closed; correct the line",
 }
@@ -63,10 +63,8 @@ _SIGNATURES = {
     b"PAR1": "is a Parquet file; rename it to end in .parquet",
     b"ARROW1": "is an Arrow file; rename it to end in .arrow",
     b"PK\x03\x04": "is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
-    b"\xff\xfe\0\0": 'is UTF-32; give encoding = "utf-32"',
-    b"\xff\xfe": 'is UTF-16; give encoding = "utf-16"',
-    b"\xfe\xff": 'is UTF-16; give encoding = "utf-16"',
 }
+_UNICODE = {b"\xff\xfe\0\0": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,13 @@ class Dialect:
     """Dialect of CSV files."""
 
     header: str = "yes"
-    delimiter: str | None = None  # None: a tab for .tsv, else a comma
+    delimiter: str | None = None  # None: a tab for .tsv and .tab, else a comma
     encoding: str = "utf-8"
 
     def of(self, name: str) -> str:
         """Return the delimiter of a file."""
-        return self.delimiter or ("\t" if ".tsv" in name.lower() else ",")
+        is_tabs = re.search(r"\.(tsv|tab)(\.(gz|zst))?$", name, re.IGNORECASE)
+        return self.delimiter or ("\t" if is_tabs else ",")
 
     @property
     def is_utf8(self) -> bool:
@@ -175,8 +174,10 @@ def _refuse_nul(rows: TableRows, key: str) -> None:
         if data is None or np.frombuffer(data, np.uint8).min(initial=255) > 0:
             continue
         found = numpy_of(pc.fill_null(pc.match_substring(array, "\0"), False))
-        remedy = "correct the row, or give the encoding of the file"  # the buffer may be longer than the text
-        refuse(found, rows.row, f"{key}: the column {name!r} has a NUL byte; {remedy}")
+        text = f"{key}: the column {name!r} has a NUL byte; correct the row"
+        refuse(
+            found, rows.row, text, "give the encoding of the file"
+        )  # the buffer may be longer than the text
 
 
 def pattern_of(path: Path) -> str:
@@ -231,8 +232,14 @@ def _decoded(name: str, path: Path, dialect: Dialect, place: str, translates: bo
 def _undecodable(error: UnicodeDecodeError, dialect: Dialect, place: str, line: int) -> ValueError:
     """Return the error for undecodable text that begins in a line."""
     line += error.object[: error.start].count(b"\n")
-    remedy = _INVALID if dialect.is_utf8 else f"invalid {dialect.encoding}; give the encoding of the file"
-    return ValueError(f"{place}, line {line}: {remedy}")
+    if dialect.is_utf8:
+        return _not_utf8(f"{place}, line {line}")
+    return ValueError(f"{place}, line {line}: invalid {dialect.encoding}; give the encoding of the file")
+
+
+def _not_utf8(place: str) -> ValueError:
+    problem, remedy, of_spec = _INVALID
+    return TableFault(f"{place}: {problem}", remedy, of_spec)
 
 
 def codec(name: str) -> str | None:
@@ -247,6 +254,9 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
     problem = other_format(start, name)
     if problem is not None and dialect.is_utf8:
         raise ValueError(f"{place}: {problem}")
+    unicode = next((name for mark, name in _UNICODE.items() if start.startswith(mark)), None)
+    if unicode is not None and dialect.is_utf8:
+        raise TableFault(f"{place}: is {unicode}", "save it as UTF-8", f'give encoding = "{unicode.lower()}"')
     try:
         text = codecs.getincrementaldecoder(dialect.encoding)().decode(start, final=len(start) < _CHUNK)
         first = first_row(text.removeprefix("\ufeff"), dialect.of(name))
@@ -258,17 +268,19 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
             f"{csv.field_size_limit():,} characters; correct the line"
         ) from None
     if any("\0" in column for column in first):
-        raise ValueError(f'{place}, line 1: has a NUL byte; give encoding = "utf-16", or correct the line')
+        raise TableFault(f"{place}, line 1: has a NUL byte", "correct the line", 'give encoding = "utf-16"')
     if dialect.header == "no":
         return [str(number) for number in range(len(first))]
     if not any(first):
         reason = "line 1 is empty" if text.strip() else "is empty"
         raise ValueError(f"{place}: {reason}; the first row must name the columns")
     columns = [column or str(number) for number, column in enumerate(first)]
-    if twice := [column for column in columns if columns.count(column) > 1]:
-        raise ValueError(
-            f"{place}, line 1: the column {twice[0]!r} occurs twice; rename one in the first row, or give "
-            'header = "no" if it is data'
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise TableFault(
+            f"{place}, line 1: the column {twice[0]!r} occurs twice",
+            "rename one in the first row",
+            'give header = "no" if it is data',
         )
     return columns
 
@@ -327,11 +339,14 @@ def _explained(error: BaseException, place: str, columns: Sequence[str]) -> Base
             f"{where}, column {at!r}: the row has {found[2]} fields, but the first row has {found[1]}; "
             "complete or remove the line"
         )
+    if "Invalid unicode" in message:
+        return _not_utf8(where)
     problem = next((problem for words, problem in _PROBLEMS.items() if words in message), None)
     return error if problem is None else ValueError(f"{where}: {problem}")
 
 
 _TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")  # and lists of them; other values are kept as text
+_NO_VALUES = '"NULL"'
 _OPTIONS = "hive_partitioning=false, maximum_object_size=67108864"
 
 
@@ -356,8 +371,9 @@ class JsonTable(FileTable):
                 empty = connection.sql(f"{_query(source, types[-1], list(types[-1]))} LIMIT 0")
                 nested = _nested(found, dict(zip(found.columns, kinds, strict=True)))
                 schemas.append((name, pa.schema([
-                    one.with_metadata(JSON_TEXT) if one.name in nested else one
-                    for one in empty.to_arrow_table().schema
+                    one.with_metadata(JSON_TEXT) if one.name in nested
+                    else one.with_type(pa.null()) if kind == _NO_VALUES else one
+                    for one, kind in zip(empty.to_arrow_table().schema, kinds, strict=True)
                 ])))  # fmt: skip
         return cls(tuple(files), *same_schema(schemas, key), key, tuple(types))
 
@@ -643,7 +659,9 @@ def _format(name: str, key: str) -> str:
         if lower.endswith(suffix):
             return kind
     endings = ", ".join(FORMATS)
-    raise ValueError(f'{key}: {name}: unknown format; give files that end in {endings}, or format = "csv"')
+    raise TableFault(
+        f"{key}: {name}: unknown format", f"give files that end in {endings}", 'give format = "csv"'
+    )
 
 
 CHUNK_ROWS = 1 << 17

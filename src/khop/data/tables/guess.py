@@ -31,8 +31,8 @@ from khop.data.tables.files import (
     quoted,
 )
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import connected, is_text, pa, pc, reading, without_blanks
-from khop.data.tables.rows import Table, read_pieces
+from khop.data.tables.packages import connected, is_text, pa, pc, reading, without_blanks, without_spec
+from khop.data.tables.rows import FileTable, Table, check_columns, read_pieces
 from khop.data.tables.source import FileColumns
 from khop.data.tables.times import ZONE, epoch_unit
 from khop.kernels.id_table import IdTable, Kind, id_table
@@ -245,6 +245,7 @@ class _GuessedTable:
         return max((one.rows for one in self.columns.values()), default=0)
 
 
+@without_spec()
 def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     """Return the text of a spec for files of tables, with a comment for each claim.
 
@@ -288,6 +289,8 @@ def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
     for of_group in groups.values():
         dialect, format = _dialect(of_group[0], header)
         table = open_files(of_group, dialect, "--guess", format)
+        if isinstance(table, FileTable):
+            check_columns(table, dict.fromkeys(table.mixed, "--guess"))
         form = [f'format = "{format}"'] if format else []
         form += [f"delimiter = {_text(dialect.delimiter)}"] if dialect.delimiter else []
         if partitions := FileColumns.hive(of_group).schema.names:

@@ -181,6 +181,7 @@ def _text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+_AS_TEXT = 'import with id_type = "string"'
 _CANONICAL = r"^(0|-?[1-9]\d*)$"  # text of an integer, without a plus sign or leading zeros
 
 
@@ -211,18 +212,16 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
     """Return a column without nulls as keys; ValueError for a null, and for text that is not an integer."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    refuse_null(
-        array, where, f"{key} is null; an id must not be null, correct the row or exclude it by where"
-    )
+    refuse_null(array, where, f"{key} is null; correct the row", "exclude it by where")
     if kind == "string":
         reason = "neither text nor an integer; convert the column"
         return string_keys(converted(array, lambda part: part.cast(pa.large_string()), key, where, reason))
     if is_text(array.type):
         other = numpy_of(pc.invert(pc.match_substring_regex(array, _CANONICAL)))
-        remedy = 'ids of other tables are integers; write it as an integer, or import with id_type = "string"'
-        refuse(other, where, lambda row: f"{key} is {array[row].as_py()!r}, but {remedy}")
-    reason = 'no integer within int64; correct it, or import with id_type = "string"'
-    integers = converted(array, lambda part: part.cast(pa.int64()), key, where, reason)
+        remedy = "ids of other tables are integers; write it as an integer"
+        refuse(other, where, lambda row: f"{key} is {array[row].as_py()!r}, but {remedy}", _AS_TEXT)
+    reason = "no integer within int64; correct it"
+    integers = converted(array, lambda part: part.cast(pa.int64()), key, where, reason, _AS_TEXT)
     return np.ascontiguousarray(numpy_of(integers), np.int64)
 
 
@@ -260,14 +259,14 @@ def string_keys(array: Any) -> StringKeys:
     return StringKeys(starts - starts[0], np.ascontiguousarray(values[starts[0] : starts[-1]]))
 
 
-def check_ids(field: Any, key: str) -> None:
-    """Raise ValueError for a column of a table that cannot have ids."""
+def check_ids(field: Any, key: str, types: str | None = None) -> None:
+    """Raise ValueError for a column of a table that cannot have ids; `types` are those of its files."""
     if (field.metadata or {}).items() >= JSON_TEXT.items():
         raise ValueError(f"{key}: ids are objects or arrays of JSON; give a column of text or integers")
-    _kind(field.type, key)
+    _kind(field.type, key, types)
 
 
-def _kind(dtype: Any, key: str) -> Kind:
+def _kind(dtype: Any, key: str, types: str | None = None) -> Kind:
     if pa.types.is_dictionary(dtype):
         return _kind(dtype.value_type, key)
     if pa.types.is_integer(dtype):
@@ -276,4 +275,4 @@ def _kind(dtype: Any, key: str) -> Kind:
         return "string"
     if pa.types.is_null(dtype):
         raise ValueError(f"{key}: the column has no values; complete it, or leave out a table without rows")
-    raise ValueError(f"{key}: ids are {dtype}; convert the column to text or integers")
+    raise ValueError(f"{key}: ids are {types or dtype}; convert the column to text or integers")

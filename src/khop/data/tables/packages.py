@@ -64,6 +64,27 @@ def connected(path: str = ":memory:", *, read_only: bool = False, **config: str 
     return connection
 
 
+class TableFault(ValueError):
+    """A fault in a table, with two remedies: one in the file, and one in the spec of an import."""
+
+    def __init__(self, problem: str, remedy: str, of_spec: str) -> None:
+        super().__init__(problem, remedy, of_spec)
+        self.in_file = f"{problem}; {remedy}"
+        self.of_spec = of_spec
+
+    def __str__(self) -> str:
+        return f"{self.in_file}, or {self.of_spec}"
+
+
+@contextmanager
+def without_spec() -> Iterator[None]:
+    """Name only remedies in the file, because the user gives a file without a spec."""
+    try:
+        yield
+    except TableFault as fault:
+        raise ValueError(fault.in_file) from None
+
+
 @contextmanager
 def reading(place: str, remedy: str, reason: str = "is damaged, or has another format") -> Iterator[None]:
     """Replace an error of a package by a text of place, reason and remedy.
@@ -237,7 +258,12 @@ def numpy_of(array: Any) -> npt.NDArray[Any]:
 
 
 def converted(
-    array: Any, convert: Callable[[Any], Any], key: str, where: Callable[[int], str], reason: str
+    array: Any,
+    convert: Callable[[Any], Any],
+    key: str,
+    where: Callable[[int], str],
+    reason: str,
+    of_spec: str = "",
 ) -> Any:
     """Return `convert(array)`; ValueError with the first row that cannot be converted, and its value.
 
@@ -246,28 +272,37 @@ def converted(
         convert: An elementwise function, which may raise errors of Arrow.
         key: The column, for errors.
         where: Describes the place of a row.
-        reason: Reason and remedy for a value that cannot be converted.
+        reason: Reason and remedy for a value that cannot be converted, separated by "; ".
+        of_spec: Another remedy, in the spec of an import.
     """
     try:
         return convert(array)
     except PACKAGE_ERRORS:
         row = first_failing(len(array), lambda first, count: convert(array.slice(first, count)))
-    raise ValueError(f"{where(row)}: {key} is {shown(array[row])}: {reason}")
+    raise _fault(f"{where(row)}: {key} is {shown(array[row])}: {reason}", of_spec)
+
+
+def _fault(text: str, of_spec: str) -> ValueError:
+    """Return the error of a problem and a remedy, separated by "; ", and of a remedy in the spec, if any."""
+    return TableFault(*text.rsplit("; ", 1), of_spec) if of_spec else ValueError(text)
 
 
 def refuse(
-    wrong: npt.NDArray[np.bool_], where: Callable[[int], str], text: Callable[[int], str] | str
+    wrong: npt.NDArray[np.bool_],
+    where: Callable[[int], str],
+    text: Callable[[int], str] | str,
+    of_spec: str = "",
 ) -> None:
-    """Raise ValueError for the first wrong row: its place and a text, which may depend on the row."""
+    """Raise ValueError for the first wrong row: place, a text that may depend on the row, remedies."""
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise ValueError(f"{where(row)}: {text if isinstance(text, str) else text(row)}")
+        raise _fault(f"{where(row)}: {text if isinstance(text, str) else text(row)}", of_spec)
 
 
-def refuse_null(array: Any, where: Callable[[int], str], text: str) -> None:
+def refuse_null(array: Any, where: Callable[[int], str], text: str, of_spec: str = "") -> None:
     """Raise ValueError for the first null of an array."""
     if array.null_count:
-        refuse(numpy_of(array.is_null()), where, text)
+        refuse(numpy_of(array.is_null()), where, text, of_spec)
 
 
 def first_failing(rows: int, run: Callable[[int, int], object]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, is_text, pa, plain, plain_schema, reading
+from khop.data.tables.packages import TableFault, converted, is_text, pa, plain, plain_schema, reading
 from khop.data.tables.read_spec import nearest
 
 NamedPath = tuple[str, Path]
@@ -26,6 +26,7 @@ class FileTable:
     files: Sequence[NamedPath]
     schema: Any
     lacking: Mapping[str, str]  # by column that some files lack: the first file without it
+    mixed: Mapping[str, str]  # by column of several types: text with each type and its first file
     key: str
 
     @property
@@ -35,58 +36,54 @@ class FileTable:
         return f"{self.files[0][0]}{more}"
 
 
-def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict[str, str]]:
-    """Return the common columns of all files, and for each other column the first file without it.
+def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict[str, str], dict[str, str]]:
+    """Return the common columns of all files, with types that hold the values of all files.
 
-    Numbers have the widest of their types in the files. A column without values fits any type. ValueError if
-    a column has different types, or occurs twice in a file.
+    A column for which there is no such type is left out. A column without values fits any type. Also returns
+    two mappings from columns, for errors: the first file without a column that others have, and the types of
+    a column with several. ValueError if a column occurs twice in a file.
     """
     schemas = [(name, plain_schema(schema)) for name, schema in schemas]
     for name, schema in schemas:
         if twice := [column for column in schema.names if schema.names.count(column) > 1]:
             raise ValueError(f"{key}: {name}: the column {twice[0]!r} occurs twice; rename one")
-    first: dict[str, tuple[str, Any]] = {}  # with values: the file and the type
-    for name, schema in schemas:
-        for field in schema:
-            if pa.types.is_null(field.type):
-                continue
-            of_file, dtype = first.setdefault(field.name, (name, field.type))
-            if dtype != field.type and (_kind(dtype) is None or _kind(dtype) != _kind(field.type)):
-                raise ValueError(
-                    f"{key}: column {field.name!r} is {dtype} in {of_file} and {field.type} in {name}; "
-                    "convert one of the files"
-                )
     columns = dict.fromkeys(column for _, schema in schemas for column in schema.names)
     without = {c: [name for name, schema in schemas if c not in schema.names] for c in columns}
-    everywhere = [column for column in columns if not without[column]]
-    merged = [_merged([schema.field(name) for _, schema in schemas]) for name in everywhere]
-    return pa.schema(merged), {column: names[0] for column, names in without.items() if names}
+    fields, mixed = list[Any](), dict[str, str]()
+    for column in columns:
+        of_files = {name: schema.field(column) for name, schema in schemas if column in schema.names}
+        kinds = dict[Any, str]()  # the first file of each type
+        for name, field in of_files.items():
+            if not pa.types.is_null(field.type):
+                kinds.setdefault(field.type, name)
+        common = reduce(_common, kinds) if kinds else pa.null()
+        if len(kinds) > 1:
+            mixed[column] = " and ".join(f"{dtype} in {file}" for dtype, file in kinds.items())
+        if common is not None and not without[column]:
+            metadata = next((one.metadata for one in of_files.values() if one.metadata), None)
+            fields.append(pa.field(column, common, metadata=metadata))
+    lacking = {column: names[0] for column, names in without.items() if names}
+    return pa.schema(fields), lacking, mixed
 
 
-def _merged(fields: list[Any]) -> Any:
-    """Return a column of all files: JSON if one is, with the common type."""
-    metadata = next((one.metadata for one in fields if one.metadata), None)
-    return pa.field(fields[0].name, _widest([one.type for one in fields]), metadata=metadata)
+def _common(left: Any, right: Any) -> Any:
+    """Return the type that holds the values of both, as Arrow does; None if there is none.
+
+    Text is read in its encoding, so the first type stands for all of text.
+    """
+    if left is None:
+        return None
+    if _is_text(left) and _is_text(right):
+        return left
+    both = [pa.schema([("values", dtype)]) for dtype in (left, right)]
+    try:
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
 
 
-def _widest(types: list[Any]) -> Any:
-    """Return the common type: the only one, or the widest integer or float."""
-    types = [one for one in types if not pa.types.is_null(one)] or types[:1]
-    if len(set(types)) == 1:
-        return types[0]
-    widest = {"integer": pa.int64(), "float": pa.float64()}
-    return widest.get(_kind(types[0]) or "", types[0])
-
-
-def _kind(dtype: Any) -> str | None:
-    """Return the group of types that differ only in width or encoding."""
-    if pa.types.is_dictionary(dtype):
-        return _kind(dtype.value_type)
-    if pa.types.is_integer(dtype):
-        return "integer"
-    if pa.types.is_floating(dtype):
-        return "float"
-    return "string" if is_text(dtype) else None
+def _is_text(dtype: Any) -> bool:
+    return is_text(dtype.value_type if pa.types.is_dictionary(dtype) else dtype)
 
 
 @dataclass(frozen=True)
@@ -180,12 +177,23 @@ def _checked(piece: Piece, name: str, columns: Sequence[str], schema: Any) -> Ta
                     raise
                 key = f"the column {column!r}"
                 converted(array, _validated, key, rows.row, "invalid UTF-8; correct the row")
+        names = rows.batch.schema.names
         arrays = [
-            pa.nulls(len(array), schema.field(column).type) if pa.types.is_null(array.type) else plain(array)
-            for column, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True)
+            _as(schema.field(column).type, plain(array), column, rows)
+            for column, array in zip(names, rows.batch.columns, strict=True)
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, names=rows.batch.schema.names)
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
     return replace(rows, batch=batch)
+
+
+def _as(dtype: Any, array: Any, column: str, rows: TableRows) -> Any:
+    """Return the values of a file as the common type of all files; ValueError if one would change."""
+    if array.type == dtype or (_is_text(dtype) and _is_text(array.type)):
+        return array
+    if pa.types.is_null(dtype) or pa.types.is_null(array.type):
+        return pa.nulls(len(array), dtype)
+    reason = f"not exact as {dtype}, the common type of this column in all files; convert one of the files"
+    return converted(array, lambda part: part.cast(dtype), f"the column {column!r}", rows.row, reason)
 
 
 def _validated(array: Any) -> None:
@@ -214,19 +222,24 @@ def check_columns(table: Table, wanted: dict[str, str]) -> None:
     for column, key in wanted.items():
         if column in there:
             continue
+        mixed = table.mixed.get(column) if isinstance(table, FileTable) else None
+        if mixed is not None:
+            raise ValueError(f"{key}: column {column!r} is {mixed}; convert one of the files")
         lacking = table.lacking.get(column) if isinstance(table, FileTable) else None
         if lacking is not None:
             raise ValueError(
                 f"{key}: no column {column!r} in {lacking}, but other files have it; add it to {lacking}"
             )
-        raise ValueError(f"{key}: no column {column!r} in {table.name}; {_near_row(column, there)}")
-
-
-def _near_row(column: str, there: Sequence[str]) -> str:
-    """Return a hint to the existing columns, or to the delimiter if a file seems to have only one column."""
-    if there == ["0"]:  # without a header
-        return 'each row has only one field; give the delimiter, such as delimiter = "\\t"'
-    delimiter = next((one for one in ("::", *";|\t,") if len(there) == 1 and one in there[0]), None)
-    if delimiter is None:
-        return nearest(column, there)
-    return f"the first row has only the field {there[0]!r}; give delimiter = {json.dumps(delimiter)}"
+        problem = f"{key}: no column {column!r} in {table.name}"
+        if there == ["0"]:  # without a header
+            raise ValueError(
+                f'{problem}; each row has only one field; give the delimiter, such as delimiter = "\\t"'
+            )
+        delimiter = next((one for one in ("::", *";|\t,") if len(there) == 1 and one in there[0]), None)
+        if delimiter is None:
+            raise ValueError(f"{problem}; {nearest(column, there)}")
+        raise TableFault(
+            f"{problem}; the first row has only the field {there[0]!r}",
+            "separate fields by commas",
+            f"give delimiter = {json.dumps(delimiter)}",
+        )

@@ -33,7 +33,7 @@ from khop.data.tables.packages import (
     without_blanks,
 )
 from khop.data.tables.read_spec import nearest
-from khop.data.tables.rows import Piece, Table, TableRows, check_columns, read_pieces
+from khop.data.tables.rows import FileTable, Piece, Table, TableRows, check_columns, read_pieces
 from khop.data.tables.spec import Also, Source, Split
 from khop.data.tables.times import TimeFormat, found_unit
 from khop.graph.atomic import Meter, ProgressCallback
@@ -409,7 +409,8 @@ class OpenSource:
     def id_type(self, column: str, key: str) -> Any:
         """Return the type of a column of ids. ValueError for types that are neither text nor integers."""
         field = self.schema.field(column)
-        check_ids(field, key)
+        types = self.table.mixed.get(column) if isinstance(self.table, FileTable) else None
+        check_ids(field, key, types)
         return field.type
 
     @cached_property

@@ -361,7 +361,7 @@ class Source(SpecTable):
     header: Literal["yes", "no"] = "yes"
     """`no`: the first row of CSV files is data, and columns are named "0", "1", ..."""
     delimiter: Annotated[str, Field(min_length=1, max_length=4), AfterValidator(_separating)] | None = None
-    """Text between two fields of CSV files, as ";" or "::"; default: found in the first rows."""
+    """Text between two fields of CSV files, as ";" or "::"; default: a comma, or a tab for .tsv and .tab."""
     encoding: Annotated[Name, AfterValidator(_known)] = "utf-8"
     """Encoding of CSV files, as Python names it: "latin-1", "cp1252", "utf-16"."""
     missing: Texts | Mapping[Name, Texts] = ()

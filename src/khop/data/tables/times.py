@@ -88,7 +88,7 @@ def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -
     ValueError with the row for a null, a fraction of the unit, a time beyond int64, and a local time that
     exists twice or never.
     """
-    refuse_null(array, where, f"{key} is null; give each row a time, or exclude null times by where")
+    refuse_null(array, where, f"{key} is null; give each row a time", "exclude null times by where")
     own = unit_of(array.type, given, key)
     if may_have_fractions(array.type, given):
         own = finest([own, unit])
@@ -118,8 +118,8 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
         factor = PER_SECOND[own] // PER_SECOND[given.unit or own]
         numbers = np.rint(numbers * factor) if factor > 1 else numbers
         bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2.0**53)
-        remedy = 'give time_unit = "us" for fractions of seconds, or convert to integers'
-        refuse(bad, where, lambda row: f"{key} is {numbers[row]!r}: not an exact integer; {remedy}")
+        problem, of_spec = "not an exact integer", 'give time_unit = "us" for fractions of seconds'
+        refuse(bad, where, lambda row: f"{key} is {numbers[row]!r}: {problem}; convert to integers", of_spec)
         return numbers.astype(np.int64)
     if pa.types.is_integer(array.type):
         return numpy_of(_cast(array, pa.int64(), key, where))
@@ -138,7 +138,9 @@ def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Whe
     """Return the times of text. Each row is read independently of the grouping of rows."""
     counts, rest = np.zeros(len(array), np.int64), np.ones(len(array), bool)
 
-    def read(chosen: npt.NDArray[np.bool_], convert: Callable[[Any], Any], problem: str) -> None:
+    def read(
+        chosen: npt.NDArray[np.bool_], convert: Callable[[Any], Any], problem: str, of_spec: str = ""
+    ) -> None:
         """Read the chosen rows that were not read before."""
         chosen = rest & chosen
         rest[chosen] = False
@@ -150,7 +152,7 @@ def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Whe
             return where(int(rows[row]))
 
         part = array.filter(pa.array(chosen)) if len(rows) < len(array) else array
-        found = converted(part, convert, key, place, problem)
+        found = converted(part, convert, key, place, problem, of_spec)
         if pa.types.is_timestamp(found.type) and found.type.tz is None:
             found = _localized(found, given, key, place)
         counts[rows] = numpy_of(found.cast(pa.int64()))
@@ -161,11 +163,11 @@ def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Whe
         return counts
     if given.unit is not None:
         numbers = partial(_numbers, factor=PER_SECOND[unit] // PER_SECOND[given.unit])
-        problem = f'not a whole number of {unit} within int64; give time_unit = "us", or correct the row'
-        read(_matching(array, r"^-?\d+(\.\d+)?$"), numbers, problem)
-    problem = "not an ISO 8601 time; give format, or unit for numbers; correct the row"
-    read(_has_zone(array), lambda part: part.cast(pa.timestamp(unit, "UTC")), problem)
-    read(rest, lambda part: part.cast(pa.timestamp(unit)), problem)
+        problem = f"not a whole number of {unit} within int64; correct the row"
+        read(_matching(array, r"^-?\d+(\.\d+)?$"), numbers, problem, 'give time_unit = "us"')
+    problem, of_spec = "not an ISO 8601 time; correct the row", "give format, or unit for numbers"
+    read(_has_zone(array), lambda part: part.cast(pa.timestamp(unit, "UTC")), problem, of_spec)
+    read(rest, lambda part: part.cast(pa.timestamp(unit)), problem, of_spec)
     return counts
 
 
@@ -222,15 +224,15 @@ def _cast(array: Any, kind: Any, key: str, where: Where) -> Any:
 def _converted(
     values: npt.NDArray[np.int64], own: Unit, unit: Unit, key: str, where: Where
 ) -> npt.NDArray[np.int64]:
-    def refuse_where(wrong: npt.NDArray[np.bool_], problem: str) -> None:
-        refuse(wrong, where, lambda row: f"{key} is {values[row]} {own}: {problem}")
+    def refuse_where(wrong: npt.NDArray[np.bool_], problem: str, of_spec: str) -> None:
+        refuse(wrong, where, lambda row: f"{key} is {values[row]} {own}: {problem}", of_spec)
 
     if PER_SECOND[own] > PER_SECOND[unit]:
         counts, rest = np.divmod(values, PER_SECOND[own] // PER_SECOND[unit])
-        refuse_where(rest != 0, f"not a whole number of {unit}; give time_unit = {own!r}")
+        refuse_where(rest != 0, f"not a whole number of {unit}; round it", f"give time_unit = {own!r}")
         return counts
     factor = PER_SECOND[unit] // PER_SECOND[own]
     limit = np.iinfo(np.int64).max // factor
     beyond = (values > limit) | (values < -limit)
-    refuse_where(beyond, f"beyond int64 in {unit}; give a coarser time_unit, or correct the row")
+    refuse_where(beyond, f"beyond int64 in {unit}; correct the row", "give a coarser time_unit")
     return values * factor
