@@ -30,7 +30,8 @@ def _words(file: Path) -> frozenset[str]:
 
 
 def _words_of(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    naming = (ast.Name, ast.Attribute, ast.ClassDef, ast.ImportFrom, ast.Constant)
+    for node in (node for node in ast.walk(tree) if isinstance(node, naming)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.ClassDef(name=name):
                 yield name

@@ -59,6 +59,13 @@ def ask(value: object, stores: dict[str, Store]) -> bool:
 """
 
 
+def _may_ask(node: ast.AST) -> bool:
+    """Return True for a call or a pattern that may ask for a class."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ASKS
+    return isinstance(node, ast.MatchClass)
+
+
 def is_of_a_seam(found: object) -> bool:
     """Return True for a class of stores, samplers, sources or loaders, or for one of their protocols."""
     if not isinstance(found, type):
@@ -83,6 +90,8 @@ class Asks(ast.NodeVisitor):
         self._own.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if not any(map(_may_ask, ast.walk(node))):
+            return
         arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
         scope = {each.arg: self._names_a_seam(each.annotation) for each in arguments}
         for inner in ast.walk(node):
