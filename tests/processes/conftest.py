@@ -35,7 +35,7 @@ def run_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(f"""
         graph = "toy"
         compute_threads = 1
-        deadline = 60
+        deadline = 240
         sampler = {{ fanouts = [4, 3] }}
         model = {{ hidden = 16, dropout = 0.3 }}
         training = {{ epochs = {EPOCHS}, batch_size = 32, learning_rate = 0.03, schedule = "cosine" }}

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import khop
 from khop.batch import Batch
-from khop.distributed.processes.group import Group, this_group
+from khop.distributed.processes.group import Group, enter, this_group
 from khop.distributed.processes.watch import BEAT_S
 from khop.errors import Unsupported
 
@@ -142,6 +142,9 @@ def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
 
 def seeds_of(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, how: str, out: str) -> None:
     """Iterate over loaders as scripts do that give ranks different ones; write the seeds, or the errors."""
+    if how == "used by one rank":
+        this_group().meet("making a loader")  # ranks start at different times
+        enter(replace(this_group(), deadline_s=DEADLINE_S))
     loader = partial(khop.Loader, khop.NeighborSampler(graph, fanouts=[3]))
     used: list[list[int]] = []
 

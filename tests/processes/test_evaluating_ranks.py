@@ -15,6 +15,7 @@ from khop.run.build import prepare
 from khop.run.tasks.baselines import label_propagation
 from processes.evaluating_ranks import RUNS, evaluates
 from processes.run_ranks import raw_run
+from support.gate import WAIT_S
 from support.small_labeled import write_labeled_graph
 
 pytestmark = pytest.mark.long
@@ -30,7 +31,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng():
         evaluates(0, torch.device("cpu"), *arguments)
     torch.set_num_threads(threads)
-    khop.launch(evaluates, procs=2, arguments=arguments, device="cpu", deadline=60, allow=["oversubscribe"])
+    khop.launch(
+        evaluates, procs=2, arguments=arguments, device="cpu", deadline=WAIT_S, allow=["oversubscribe"]
+    )
     return path
 
 

@@ -29,7 +29,7 @@ def test_steps_come_in_order_however_fast_ranks_are_and_wherever_they_stop(
 @pytest.mark.parametrize("where", ["in a lane", "in the loop"])
 def test_an_error_of_one_rank_ends_all_and_is_reported(where: str) -> None:
     with pytest.raises(RuntimeError, match=r"^rank 1 failed with KeyError: 'mine'"):
-        khop.launch(fails, procs=2, arguments=(where,), device="cpu", deadline=60)
+        khop.launch(fails, procs=2, arguments=(where,), device="cpu", deadline=WAIT_S)
 
 
 STOPPED = """
@@ -37,7 +37,7 @@ import khop
 from processes.lane_ranks import fails
 
 if __name__ == "__main__":
-    khop.launch(fails, procs=2, arguments=("stopped",), device="cpu", deadline=60)
+    khop.launch(fails, procs=2, arguments=("stopped",), device="cpu", deadline=240)
 """
 
 

@@ -11,13 +11,14 @@ import torch
 import khop
 from khop.testing.feature_store import PROMISES
 from processes.feature_ranks import NODES, RANKS_AND_PARTS, X, features
+from support.gate import WAIT_S
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
 def told(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """Results of each of two or four ranks."""
     out = tmp_path_factory.mktemp("features")
-    khop.launch(features, procs=request.param, arguments=(str(out),), device="cpu", deadline=60)
+    khop.launch(features, procs=request.param, arguments=(str(out),), device="cpu", deadline=WAIT_S)
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(request.param)]
 
 

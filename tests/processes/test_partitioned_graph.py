@@ -21,6 +21,7 @@ from processes.graph_ranks import (
     methods_of,
 )
 from processes.split_ranks import SPLITS
+from support.gate import WAIT_S
 from support.small_typed_folders import BOUGHT, BUYS, write_typed_graph
 
 
@@ -45,7 +46,7 @@ def told(counts: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory) -> l
     )
     partition_graph(connected, home / "all", 2, method="range")
     procs = max(counts)
-    khop.launch(graphs, procs=procs, arguments=(str(home), counts), device="cpu", deadline=60)
+    khop.launch(graphs, procs=procs, arguments=(str(home), counts), device="cpu", deadline=WAIT_S)
     return [json.loads((home / f"{rank}.json").read_text()) for rank in range(procs)]
 
 

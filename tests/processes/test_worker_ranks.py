@@ -12,7 +12,7 @@ import pytest
 import khop
 from processes.conftest import STEPS
 from processes.worker_ranks import BATCH_SIZE, own_loop, worker
-from support.commands import records, train, train_here
+from support.commands import WAIT_S, records, train, train_here
 from support.small_folders import write_learnable_graph
 from support.small_typed_folders import write_tiny_graph
 
@@ -39,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> Path:
         khop.partition_graph(whole, path / name, parts, method=method)
     folders = [str(path / name) for name in names]
     given = khop.open_graph(folders[0], placement="all", lanes=3)
-    khop.launch(worker, procs=RANKS, arguments=(folders, str(path), given), device="cpu", deadline=60)
+    khop.launch(worker, procs=RANKS, arguments=(folders, str(path), given), device="cpu", deadline=WAIT_S)
     return path
 
 

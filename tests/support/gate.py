@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import current_process
 from pathlib import Path
 
-WAIT_S = 120.0  # for what comes on any machine, unless something is broken
+WAIT_S = 240.0  # for what comes on any machine, unless something is broken
 KILLS = "KHOP_TEST_KILLS"  # names a folder of killed_khop's
 _FOLDER, _POINT = "KHOP_TEST_GATE", "KHOP_TEST_POINT"
 _POLL_S = 0.01

@@ -14,6 +14,7 @@ import pytest
 import khop
 from support.commands import free_port
 from support.covered import announce
+from support.gate import WAIT_S
 
 SPAWNING = get_context("spawn")
 
@@ -27,7 +28,7 @@ def serve(orders: Connection) -> None:
             return
         os.environ.update(environment)
         try:
-            khop.launch(function, arguments=arguments, device="cpu", deadline=60)
+            khop.launch(function, arguments=arguments, device="cpu", deadline=WAIT_S)
         except BaseException:
             orders.send(traceback.format_exc())
         else:
