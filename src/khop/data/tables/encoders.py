@@ -167,8 +167,8 @@ def texts_of(array: Any, key: str, where: Where) -> Any:
     """Return values as text: 3 and "3" are the same category. ValueError for lists and other structures."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    reason = "neither text nor a number; convert the column, or give another kind"
-    return converted(array, lambda part: part.cast(pa.string()), key, where, reason)
+    reason = "neither text nor a number; convert the column"
+    return converted(array, lambda part: part.cast(pa.string()), key, where, reason, "give another kind")
 
 
 def _coded(texts: Any) -> tuple[npt.NDArray[np.int64], list[str]]:

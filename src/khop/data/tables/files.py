@@ -173,11 +173,10 @@ def _refuse_nul(rows: TableRows, key: str) -> None:
         data = array.buffers()[2]
         if data is None or np.frombuffer(data, np.uint8).min(initial=255) > 0:
             continue
+        # The buffer may be longer than the text.
         found = numpy_of(pc.fill_null(pc.match_substring(array, "\0"), False))
         text = f"{key}: the column {name!r} has a NUL byte; correct the row"
-        refuse(
-            found, rows.row, text, "give the encoding of the file"
-        )  # the buffer may be longer than the text
+        refuse(found, rows.row, text, "give the encoding of the file")
 
 
 def pattern_of(path: Path) -> str:

@@ -284,7 +284,8 @@ def converted(
 
 def _fault(text: str, of_spec: str) -> ValueError:
     """Return the error of a problem and a remedy, separated by "; ", and of a remedy in the spec, if any."""
-    return TableFault(*text.rsplit("; ", 1), of_spec) if of_spec else ValueError(text)
+    problem, _, remedy = text.rpartition("; ")
+    return TableFault(problem, remedy, of_spec) if of_spec else ValueError(text)
 
 
 def refuse(
