@@ -397,8 +397,8 @@ VARIANTS = (
     ),
     Variant("weighted, replacement, divided", repeated, _TYPES, {**_DIVIDED, "BLOCK": _SLOTS}),
     Variant(
-        *("weighted 5, divided", distinct_in_registers, _TYPES),
-        {**_DIVIDED, "K": 5, "BLOCK": _ROWS},
+        *("weighted 10, divided", distinct_in_registers, _TYPES),
+        {**_DIVIDED, "K": 10, "BLOCK": _ROWS},
         _ROWS // 32,
     ),
     Variant("weighted 15, divided", distinct_in_tile, _TYPES, {**_DIVIDED, **_tile(15)}, _warps(15)),
