@@ -140,7 +140,7 @@ def test_rows_of_a_run_with_times_are_those_of_the_end_of_the_data(
     assert khop_command("train", "run.toml", "--out", "a").code == 0
     ran = khop_command("infer", "a", "--values", "outputs", "--out", "e.npy")
     assert ran.code == 0, ran.stderr
-    assert "rows are computed at the end of the data" in ran.stdout
+    assert "rows are computed as of the latest time in the data" in ran.stdout
     run = khop.load_run("a").run
     expected = khop.layerwise_inference(run.model, run.graph, run.graph.features, "user")
     np.testing.assert_allclose(np.load("e.npy"), expected.detach().numpy(), rtol=1e-5, atol=1e-6)

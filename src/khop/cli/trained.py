@@ -215,7 +215,7 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     if run.config.sampler.time is not None:
         say(
             console,
-            "rows are computed at the end of the data; for each node at its time: khop evaluate "
+            "rows are computed as of the latest time in the data; for each node at its time: khop evaluate "
             "--predictions",
         )
     if request.split is None and time_cut_offs(run.graph) is not None:

@@ -136,7 +136,7 @@ def numbers(*values: int) -> torch.Tensor:
         (numbers(1, 60, 8, 1, 0, 0), "59 rows of torch.int64 .* do not fit in the last 0 bytes"),
         (numbers(1, 1, 1, 1, 0, 1), r"columns \[1\] of 'item', which has 1"),
         (numbers(0, 1, 1, 2, 0, 1, 1), r"columns \[1, 1\] of 'user', which has 2"),
-        (numbers(1, 1, 1, 0, 70_000), "row id 70000 of 'item', which has 70000 rows"),
+        (numbers(1, 1, 1, 0, 70_000), "row id 70000 of 'item' is out of range: there are 70000 rows"),
         (numbers(1, 1, 1, 0, -4), "row id -4 of 'item'"),
         (numbers(1, 2, 8, 0, 5, -6), "row id -1 of 'item'"),
         (numbers(1, 3, 8, 0, 9, (1 << 63) - 1, 5), "row id .* of 'item'"),

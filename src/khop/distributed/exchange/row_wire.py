@@ -181,7 +181,9 @@ def _next(reader: Reader, specs: Specs, held: Mapping[Type, int]) -> RowRequest:
     ids = _ids(first, reader.take(_WIDTHS[width], count - 1), width)
     low, high = (int(id_) for id_ in ids.aminmax())
     if low < 0 or high >= held[type_]:
-        raise ValueError(f"row id {low if low < 0 else high} of {type_!r}, which has {held[type_]} rows")
+        raise ValueError(
+            f"row id {low if low < 0 else high} of {type_!r} is out of range: there are {held[type_]} rows"
+        )
     return RowRequest(type_, tuple(names[number] for number in chosen), ids)
 
 
