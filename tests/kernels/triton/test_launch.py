@@ -106,6 +106,7 @@ for module in pkgutil.iter_modules(kernels.__path__):
 """
 
 
+@pytest.mark.long
 def test_numbers_do_not_specialize_kernels() -> None:
     """Dropout alone does: it loads 16 bytes at once if the number of values is divisible by 16."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

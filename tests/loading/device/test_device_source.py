@@ -136,6 +136,7 @@ def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(made.columns["item"]["x"], made.sample.nodes["item"][:, None] / 8)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("placement", [("device", "device"), ("device", "pinned", "50%")], ids="-".join)
 def test_a_batch_that_exceeds_the_slots_is_made_by_the_same_kernels(
     placement: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

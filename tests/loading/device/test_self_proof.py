@@ -50,7 +50,7 @@ def disturbed(real: Callable[..., Any], change: Callable[..., object]) -> Callab
     return wrong
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)  # tests/kernels/triton compares all
 @pytest.mark.parametrize("name", list(CHECKS))
 def test_kernels_give_the_bits_of_the_cpu(name: str, answers: CardAnswers) -> None:
     assert verdict(answers, name) is None
