@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import khop
+from khop.api.partition import walk_graph
 from khop.graph.atomic import Meter
 from khop.graph.build import save_graph, sliced, table_chunks, write_graph, write_ids
 from khop.graph.edge_runs import EdgeChunk, EdgePlan
@@ -38,6 +39,7 @@ from khop.graph.store import open_csc_graph
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.kernels.csc import Csc
 from khop.kernels.id_table import Keys, StringKeys, id_table
+from khop.sampling.random_walks import WalkCounts
 from support.commands import PROGRAM
 from support.key_indexes import key_index_of
 from support.small_typed_folders import write_typed_graph
@@ -541,6 +543,29 @@ def test_sorting_while_saving_is_sorting_while_writing(tmp_path: Path) -> None:
     by_time = open_folder(write_typed_graph(tmp_path / "by-time"))
     again = saved(by_time, tmp_path / "again", sort_by="time")
     assert {file for file, entry in again.arrays.items() if by_time.arrays.get(file) != entry} == set()
+
+
+def test_copies_of_a_graph_are_sorted_by_the_same_column(tmp_path: Path) -> None:
+    nodes = {"a": NodeTable(4, {"time": np.array([4, 3, 2, 1])}), "b": NodeTable(4)}
+    ends = np.arange(4), np.zeros(4, np.int64)
+    edges = {("a", "to", "b"): EdgeTable(*ends), ("b", "to", "b"): EdgeTable(*ends)}
+    path = write_graph(tmp_path / "g", nodes, edges, sort_by="time")
+    copies = [tmp_path / name for name in ("clusters", "saved", "walks", "joined")]
+    khop.cluster_graph(path, copies[0], 2, method="range")
+    khop.open_graph(path).save(copies[1])
+    walk_graph(path, copies[2], ["b to b"], "near", WalkCounts(2, 1, 0.5, 2))
+    khop.partition_graph(path, tmp_path / "parts", 2, method="range")
+    khop.open_graph(tmp_path / "parts").save(copies[3])
+    for copy in map(open_folder, copies):
+        assert copy.row_order == {("a", "to", "b"): "time"}  # not the new type, nor one without times
+        assert copy.csc(("a", "to", "b")).indices.tolist() == [3, 2, 1, 0]
+    # Draws by the times of sources in other parts need rows that are known to be sorted.
+    khop.partition_graph(copies[0], tmp_path / "of a copy", 2, method="range")
+    graph = khop.open_graph(tmp_path / "of a copy")
+    sampler = khop.NeighborSampler(graph, [{"b to b": 0, "a to b": 2}], rule=khop.Temporal("time"))
+    seeds = khop.Seeds({"b": torch.tensor([0])}, {"b": torch.tensor([0])}, {"b": torch.tensor([3])})
+    drawn = sampler.sample(seeds, khop.DrawKey(0)).nodes["a"]
+    assert set(graph.original_ids("a")[drawn].tolist()) <= {1, 2, 3}
 
 
 def test_a_damaged_origin_is_not_copied(shop: Path, tmp_path: Path) -> None:

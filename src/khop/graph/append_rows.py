@@ -33,10 +33,9 @@ from khop.graph.folder import (
 )
 from khop.graph.folder_writer import FolderWriter, share_files
 from khop.graph.inputs import Given, SparseColumn
-from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, read_manifest
+from khop.graph.manifest import INPUT, EdgeEntry, Manifest, NodeEntry, read_manifest
 from khop.graph.node_ids import STRING, ids_in, joined_nodes, later_ids, stored_ids
 from khop.graph.npy import STORED, CheckedRows, map_numpy
-from khop.graph.rule_arrays import INPUT
 from khop.graph.snapshots import Snapshot, publish_snapshot, snapshot_folder, snapshot_record
 from khop.graph.tables import EdgeTable, NodeTable, id_dtype
 from khop.kernels.edge_arrays import insert_rows
@@ -681,7 +680,7 @@ def _edges(
 
 
 def _sorted_by(base: GraphFolder) -> str | None:
-    orders = {edge.row_order for edge in base.manifest.edges} - {INPUT}
+    orders = {*base.row_order.values()}
     if len(orders) > 1:
         raise ValueError(
             f"{base.path}: rows follow {sorted(orders)}; sort it by one column with khop graph sort, and "

@@ -8,7 +8,7 @@ same chunks.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,11 +47,11 @@ from khop.graph.edge_runs import (
 from khop.graph.folder import Folder, documents_of, write_documents
 from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.inputs import Given, Quantized, SparseColumn, checked_reverses
-from khop.graph.manifest import EdgeEntry, Manifest, write_manifest
+from khop.graph.manifest import INPUT, EdgeEntry, Manifest, write_manifest
 from khop.graph.needs import Columns
 from khop.graph.node_ids import STRING, kind_of, stored_ids
 from khop.graph.npy import CHUNK_BYTES, row_chunks
-from khop.graph.rule_arrays import INPUT, RowOrder, sort_notice
+from khop.graph.rule_arrays import RowOrder, sort_notice
 from khop.graph.store import CscGraph
 from khop.graph.tables import EdgeChunks, EdgeStream, EdgeTable, GivenEdges, GivenNodes, NodeTable, id_dtype
 from khop.kernels.csc import Csc, build_csc, group_by_destination
@@ -403,6 +403,21 @@ def write_graph(
         >>> graph.schema.edge_types
         (('user', 'buys', 'item'), ('item', 'bought-by', 'user'))
     """
+    return _written(path, nodes, edges, sort_by, threads, memory, documents, notice)
+
+
+def _written(
+    path: str | os.PathLike[str],
+    nodes: Mapping[NodeType, NodeTable],
+    edges: Mapping[EdgeType, EdgeTable | EdgeChunks] | Mapping[str, EdgeTable | EdgeChunks],
+    sort_by: str | None,
+    threads: int,
+    memory: int | None,
+    documents: Mapping[str, bytes] | None,
+    notice: ProgressCallback | None,
+    only: Collection[EdgeType] | None = None,
+) -> Path:
+    """Write a graph folder; see `write_graph`. `only` are the edge types to sort; None: all with times."""
     target = path_of("path", path)
     threads = whole_number("threads", threads, 1)
     budget = free_memory_bytes() // 2 if memory is None else whole_number("memory", memory, 1)
@@ -413,7 +428,7 @@ def write_graph(
     tables = {t: table for t, table in edges.items() if not isinstance(table, EdgeChunks)}
     given_edges = _all_given_edges(tables, counts)
     streams = [EdgeStream.of(t, table, counts) for t, table in edges.items() if isinstance(table, EdgeChunks)]
-    row_order = _row_order(sort_by, given_nodes, [*given_edges, *(stream.first for stream in streams)])
+    row_order = _row_order(sort_by, given_nodes, [*given_edges, *(stream.first for stream in streams)], only)
     total = sum(given.num_bytes for given in given_nodes)
     total += sum(given.num_bytes(counts) for given in given_edges)
     check_disk(target, total, "the graph")
@@ -444,9 +459,14 @@ def _checked_types(
     return by_type
 
 
-def _row_order(column: str | None, nodes: Iterable[GivenNodes], edges: Iterable[GivenEdges]) -> RowOrder:
+def _row_order(
+    column: str | None,
+    nodes: Iterable[GivenNodes],
+    edges: Iterable[GivenEdges],
+    only: Collection[EdgeType] | None,
+) -> RowOrder:
     of_nodes = [(given.entry.type, given.columns) for given in nodes]
-    return RowOrder.of(column, of_nodes + [(given.entry.type, given.columns) for given in edges])
+    return RowOrder.of(column, of_nodes + [(given.entry.type, given.columns) for given in edges], only)
 
 
 @dataclass(frozen=True)
@@ -499,8 +519,9 @@ class _Writer:
         return self._through_disk(plans, [reverse, edge_type], stream.checked(self.counts))
 
     def _plan(self, given: GivenEdges, edge_type: EdgeType) -> EdgePlan:
-        times = self.row_order.times.get(edge_type[0])
-        is_sorted = times is not None or self.row_order.column in given.columns
+        times = self.row_order.source_times(edge_type)
+        has_times = times is not None or self.row_order.column in given.columns
+        is_sorted = has_times and self.row_order.sorts(edge_type)
         order = self.row_order.column if is_sorted else INPUT
         return plan_of(edge_type, self.counts, given.columns, order, times)
 
@@ -510,7 +531,7 @@ class _Writer:
     def _through_disk(
         self, plans: list[EdgePlan], reverses: Sequence[EdgeType | None], tables: Iterator[GivenEdges]
     ) -> list[EdgeEntry]:
-        source_times = [self.row_order.times.get(plan.edge_type[0]) for plan in plans]
+        source_times = [self.row_order.source_times(plan.edge_type) for plan in plans]
         tasks = (
             task
             for given in tables
@@ -615,9 +636,13 @@ def save_graph(
     """Write a graph, its columns and its splits as a folder, and return the path.
 
     Rows keep their order unless `sort_by` names a column of times to sort by. `origin` is the folder that the
-    arrays are mapped from, which must be sound (`refuse_damage`). The ids of its nodes and its documents,
-    such as the cut-offs of an import, are kept. `added` are edges of further types.
+    arrays are mapped from, which must be sound (`refuse_damage`). The ids of its nodes, its documents, such
+    as the cut-offs of an import, and the column by which its rows are sorted are kept. `added` are edges of
+    further types.
     """
+    only: Collection[EdgeType] | None = None
+    if sort_by is None and origin is not None:
+        sort_by, only = _kept_order(origin, columns)
     ids = {} if origin is None else stored_ids(origin)
     documents = {} if origin is None else documents_of(origin.path, origin.documents)
     nodes = {
@@ -626,7 +651,17 @@ def save_graph(
     }
     own = {edge_type: edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
     edges: dict[EdgeType, EdgeTable | EdgeChunks] = {**own, **added}
-    return write_graph(path, nodes, edges, sort_by=sort_by, documents=documents, notice=notice)
+    return _written(path, nodes, edges, sort_by, 1, None, documents, notice, only)
+
+
+def _kept_order(origin: Folder, columns: Columns) -> tuple[str | None, Collection[EdgeType]]:
+    """Return the column by which rows of a folder are sorted, and their edge types; None without one."""
+    order = origin.row_order
+    names = {column for column in order.values() if any(column in of_type for of_type in columns.values())}
+    if len(names) != 1:
+        return None, ()
+    (name,) = names
+    return name, [edge_type for edge_type, column in order.items() if column == name]
 
 
 def node_table(

@@ -24,7 +24,7 @@ from khop.arguments import path_of
 from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.atomic import Meter, ProgressCallback, naming
-from khop.graph.manifest import Contents, Manifest, open_manifest
+from khop.graph.manifest import INPUT, Contents, Manifest, open_manifest
 from khop.graph.npy import ArrayEntry, file_checksum, flush, map_array, map_pages, torch_dtype
 from khop.graph.snapshots import current_folder, folder_with
 from khop.kernels.csc import Csc, check_ids
@@ -61,6 +61,11 @@ class Folder(Protocol):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the graph. Equal graphs have equal fingerprints, at any path."""
+        ...
+
+    @property
+    def row_order(self) -> Mapping[EdgeType, str]:
+        """Column by which the rows of an edge type are sorted; types in the input order are left out."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
@@ -104,6 +109,11 @@ class GraphFolder:
     documents: Mapping[str, str]  # JSON files next to the arrays: sha256 by name
     contents: Contents = Contents.ALL  # the contents that must be present
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def row_order(self) -> Mapping[EdgeType, str]:
+        """Column by which the rows of an edge type are sorted; types in the input order are left out."""
+        return {edge.type: edge.row_order for edge in self.manifest.edges if edge.row_order != INPUT}
 
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of nodes of a type."""

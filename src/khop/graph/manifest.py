@@ -19,6 +19,7 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, check_width
 
 FORMAT = "khop-graph"
 VERSION = 3  # the highest that this khop reads; a folder uses the lowest that describes it
+INPUT = "input"  # name of the input order of edges in graph.json
 NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
 
 
@@ -64,7 +65,7 @@ class EdgeEntry:
     edge_id: bool = False  # True: input positions are stored, as they are not the CSC positions
     reverse_of: EdgeType | None = None
     scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantized columns
-    row_order: str = "input"  # order of the edges of one destination: as given, or by this column
+    row_order: str = INPUT  # order of the edges of one destination: as given, or by this column
     times: bool = False  # True: edge times are stored, as sources may be in other partitions
 
     def arrays(self, num_destinations: int) -> dict[str, Expected]:
@@ -193,7 +194,7 @@ class Manifest:
             self.node(edge.type[2])
             if edge.reverse_of:
                 self.edge(edge.reverse_of)
-            if edge.row_order not in ("input", *edge.columns, *self.node(edge.type[0]).columns):
+            if edge.row_order not in (INPUT, *edge.columns, *self.node(edge.type[0]).columns):
                 raise ValueError(f"edge type {edge.type}: row_order {edge.row_order!r}: no such column")
 
     def problems(self, folder: Path, absent: Collection[str] = ()) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ The edges of a destination are in the order of the input, or sorted by a column 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from khop.draw import DrawKey, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.inputs import Given
+from khop.graph.manifest import INPUT
 from khop.graph.needs import ArrayStore, Columns, RuleArrays, StoredArrays
 from khop.graph.rule import Hop, Rule, check_frontier
 from khop.kernels.csc import Csc
@@ -32,8 +33,6 @@ def edge_times(csc: Csc, edge_type: EdgeType, columns: Columns, column: str) -> 
     return None if own is None and sources is None else EdgeTimes(own, sources).of(csc)
 
 
-INPUT = "input"  # name of the input order in graph.json
-
 ColumnsByType = Iterable[tuple[NodeType | EdgeType, Mapping[str, Given]]]
 
 
@@ -43,9 +42,12 @@ class RowOrder:
 
     column: str
     times: Mapping[NodeType | EdgeType, Tensor]
+    only: Collection[EdgeType] | None = None  # edge types to sort; None: all that the column concerns
 
     @classmethod
-    def of(cls, column: str | None, columns: ColumnsByType) -> RowOrder:
+    def of(
+        cls, column: str | None, columns: ColumnsByType, only: Collection[EdgeType] | None = None
+    ) -> RowOrder:
         """Take the column from all types that have it.
 
         ValueError if no type has the column, or if it is not one integer per row.
@@ -64,11 +66,19 @@ class RowOrder:
                     f"sort_by {column!r}: {given.name} is {given.dtype} of shape {shape}: times are whole "
                     "numbers, one per row; convert it to int64, for example to nanoseconds"
                 )
-        return cls(column, {type_: given.tensor() for type_, given in having.items()})
+        return cls(column, {type_: given.tensor() for type_, given in having.items()}, only)
 
     def concerns(self, edge_type: EdgeType) -> bool:
         """Return True if the rows of an edge type are sorted by the column."""
-        return edge_type in self.times or edge_type[0] in self.times
+        return (edge_type in self.times and self.sorts(edge_type)) or self.source_times(edge_type) is not None
+
+    def sorts(self, edge_type: EdgeType) -> bool:
+        """Return True if an edge type with times is among those to sort."""
+        return self.only is None or edge_type in self.only
+
+    def source_times(self, edge_type: EdgeType) -> Tensor | None:
+        """Return the times of the source nodes of an edge type; None if its rows are not sorted by them."""
+        return self.times.get(edge_type[0]) if self.sorts(edge_type) else None
 
     def sorted(self, edge_type: EdgeType, csc: Csc, order: Tensor, threads: int) -> tuple[Csc, Tensor, bool]:
         """Return the sorted edges, the input position of each edge, and True if any edge moved.

@@ -16,10 +16,9 @@ from khop.graph.atomic import Meter, ProgressCallback
 from khop.graph.derived import derived_files, derived_problems
 from khop.graph.folder import ORIGINAL_ID, read_document
 from khop.graph.inputs import Given, check_sparse, check_splits
-from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, read_manifest
+from khop.graph.manifest import INPUT, EdgeEntry, Manifest, NodeEntry, read_manifest
 from khop.graph.node_ids import first_lost, ids_of
 from khop.graph.npy import ID_ARRAYS, file_checksum, map_array, row_chunks
-from khop.graph.rule_arrays import INPUT
 from khop.graph.snapshots import Snapshot, snapshot_folder, snapshot_record
 from khop.kernels.csc import Csc, check_offsets
 from khop.kernels.edge_arrays import first_unsorted

@@ -131,6 +131,11 @@ class GraphOnServers:
         """Types of the graph, with their columns."""
         return self.graph.schema
 
+    @property
+    def row_order(self) -> Mapping[EdgeType, str]:
+        """Return no column: rows are on the servers."""
+        return {}
+
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of nodes of a type."""
         return self.graph.num_nodes(node_type)

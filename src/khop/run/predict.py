@@ -14,11 +14,9 @@ from torch import Tensor
 from khop.api.inference import Candidates, Recommender
 from khop.api.open_graph import Graph, names_of
 from khop.graph.features.table import FeatureTable
-from khop.graph.folder import Folder, GraphFolder, open_folder
+from khop.graph.folder import Folder, open_folder
 from khop.graph.layout import owner_of
 from khop.graph.node_ids import LABEL, IdsHere, Names, joined_nodes, later_ids
-from khop.graph.partitions.parts_folder import PartsFolder
-from khop.graph.rule_arrays import INPUT
 from khop.graph.store import csc_graph_from_edges, open_csc_graph
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs
@@ -109,14 +107,7 @@ def _reach(run: Run, graph: Graph) -> tuple[int, tuple[EdgeType, ...]]:
 
 def _sort_by(folder: Folder) -> str | None:
     """Return the column by which edges are sorted, or None for the order of the input."""
-    match folder:
-        case GraphFolder(manifest=manifest):
-            edges = manifest.edges
-        case PartsFolder(parts=parts):
-            edges = parts[0].manifest.edges
-        case _:
-            edges = ()
-    return next(iter(sorted({edge.row_order for edge in edges} - {INPUT})), None)
+    return next(iter(sorted({*folder.row_order.values()})), None)
 
 
 _ROWS = 1 << 16  # of a row group

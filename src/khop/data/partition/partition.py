@@ -52,12 +52,11 @@ from khop.graph.folder import (
 )
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.inputs import Given
-from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, PartEntry, write_manifest
+from khop.graph.manifest import INPUT, EdgeEntry, Manifest, NodeEntry, PartEntry, write_manifest
 from khop.graph.node_ids import kind_of, stored_ids
 from khop.graph.npy import CHUNK_BYTES, ArrayEntry, write_array
 from khop.graph.partitions.book import DEGREES, PartitionBook, Quality, edge_key, part_folder, write_book
 from khop.graph.partitions.parts_folder import edge_digest
-from khop.graph.rule_arrays import INPUT
 from khop.graph.store import CscGraph, open_csc_graph
 from khop.kernels.assign import MOST_PARTS
 from khop.kernels.csc import Csc, edge_spans, index_dtype

@@ -79,6 +79,11 @@ class PartsFolder:
         }
         return {**of_parts, **self.book.wholes}
 
+    @property
+    def row_order(self) -> Mapping[EdgeType, str]:
+        """Column by which the rows of an edge type are sorted; types in the input order are left out."""
+        return self.parts[0].row_order
+
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of nodes of a type in all parts."""
         if node_type not in self.book.offsets:
