@@ -25,7 +25,7 @@ from support.gate import WAIT_S
 from support.small_typed_folders import BOUGHT, BUYS, write_typed_graph
 
 
-@pytest.fixture(scope="module", params=[(2,), pytest.param((1, 3, 4), marks=pytest.mark.long)], ids=str)
+@pytest.fixture(scope="module", params=[(2,), pytest.param((1, 3), marks=pytest.mark.long)], ids=str)
 def counts(request: pytest.FixtureRequest) -> tuple[int, ...]:
     """Numbers of ranks, of which each has a graph."""
     numbers: tuple[int, ...] = request.param
