@@ -34,7 +34,6 @@ from khop.data.debian.graph import (
     Facts,
     plain_tables,
     read_snapshot,
-    typed_tables,
     word_buckets,
     write_debian,
 )
@@ -91,14 +90,6 @@ def test_columns_are_counted_words_and_the_section(tmp_path: Path) -> None:
     assert columns["package"]["section"].tolist() == [SECTIONS.index("libs")] * 3 + [-1]
     assert folder.schema.column("package", "section").num_classes == len(SECTIONS)
     assert columns["tag"]["x"].sum().item() == 2
-
-
-def test_both_graphs_describe_packages_alike() -> None:
-    plain, typed = plain_tables(FACTS)[0]["package"], typed_tables(FACTS)[0]["package"]
-    assert torch.equal(torch.as_tensor(plain.columns["x"]), torch.as_tensor(typed.columns["x"]))
-    assert {name: list(ids) for name, ids in plain.splits.items()} == {
-        name: list(ids) for name, ids in typed.splits.items()
-    }
 
 
 @given(st.lists(st.sampled_from(["libs", "games", "interstellar"]), max_size=40))

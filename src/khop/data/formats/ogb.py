@@ -123,7 +123,10 @@ def ogb_splits(folder: Path) -> Splits:
         return {name: ids_of(given, published, folder / _DICT) for name, published in _NAMES.items()}
     found: Splits = {}
     for name, published in _NAMES.items():
-        path = first_file(folder, f"{published}.csv.gz", f"{published}.csv")
+        paths = [folder / f"{published}{suffix}" for suffix in (".csv.gz", ".csv")]
+        if not any(path.is_file() for path in paths):
+            raise ValueError(f"{paths[0]}: no such file; give the folder as it was published")
+        path = next(path for path in paths if path.is_file())
         found[name] = csv_numbers(path)[:, 0].astype(np.int64)
     return found
 
@@ -133,14 +136,6 @@ def ids_of(given: Any, name: str, path: Path) -> npt.NDArray[np.int64]:
     if not isinstance(given, dict) or name not in given:
         raise ValueError(f"{path}: has no {name!r}; download the set again")
     return np.asarray(given[name]).astype(np.int64)
-
-
-def first_file(folder: Path, *names: str) -> Path:
-    """Return the first of the files that exists; ValueError if none does."""
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise ValueError(f"{folder / names[0]}: no such file; give the folder as it was published")
 
 
 Numbers = npt.NDArray[Any]
@@ -260,13 +255,13 @@ def typed_nodes(raw: Path, scratch: Scratch) -> dict[NodeType, NodeTable]:
 
 def typed_edges(raw: Path, scratch: Scratch, directions: Directions) -> dict[EdgeType, EdgeChunks]:
     """Return the edge types in alphabetical order; with both directions, each with its rev_RELATION."""
-    return {
-        edge_type: EdgeChunks(
-            edges_of(raw, edge_type, scratch),
-            reverse=reverse_of(edge_type) if directions == "both directions" else None,
-        )
-        for edge_type in triplets(raw)
-    }
+    found = {}
+    for edge_type in triplets(raw):
+        folder = relation_folder(raw, edge_type)
+        count = only_count(folder / "num-edge-list.csv.gz")
+        reverse = reverse_of(edge_type) if directions == "both directions" else None
+        found[edge_type] = EdgeChunks(csv_edges(folder, count, scratch, "as stored"), reverse)
+    return found
 
 
 def triplets(raw: Path) -> list[EdgeType]:
@@ -286,12 +281,6 @@ def relation_folder(raw: Path, edge_type: EdgeType) -> Path:
 def reverse_of(edge_type: EdgeType) -> EdgeType:
     """Return the name of the opposite edge type."""
     return (edge_type[2], f"rev_{edge_type[1]}", edge_type[0])
-
-
-def edges_of(raw: Path, edge_type: EdgeType, scratch: Scratch) -> Iterator[EdgeTable]:
-    """Yield the edges of a type."""
-    folder = relation_folder(raw, edge_type)
-    return csv_edges(folder, only_count(folder / "num-edge-list.csv.gz"), scratch, "as stored")
 
 
 LABEL = "label"
@@ -372,7 +361,10 @@ def ogb_links(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratc
         nodes = {NODE: NodeTable(raw_set.num_nodes, dict(raw_set.columns))}
         tables = {EDGE: _table(parts)}
     if "both directions" in (ogb.edges, directions):
-        tables |= {reverse_of(t): _opposite(t, table) for t, table in tables.items()}
+        tables |= {
+            reverse_of(t): EdgeTable(table.destinations, table.sources, dict(table.columns), reverse_of=t)
+            for t, table in tables.items()
+        }
     return SetGraph(ogb.name, nodes, tables)
 
 
@@ -455,10 +447,6 @@ def _table(parts: list[Links]) -> EdgeTable:
             columns["relation" if name == "reltype" else name] = np.concatenate(given)
     ends = [np.concatenate([part[end] for part in parts]) for end in ("source", "destination")]
     return EdgeTable(ends[0].astype(np.int64), ends[1].astype(np.int64), columns)
-
-
-def _opposite(edge_type: EdgeType, table: EdgeTable) -> EdgeTable:
-    return EdgeTable(table.destinations, table.sources, dict(table.columns), reverse_of=edge_type)
 
 
 @dataclass(frozen=True)

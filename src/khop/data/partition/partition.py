@@ -308,7 +308,11 @@ def write_parts(
     quality, assigning, assigned = assigned_parts(folder, graph, settings, threads, notice)
     if settings.fanouts:
         assigning.at("looking ahead at batches")
-        quality = replace(quality, remote_share=_remote_share(folder, graph, assigned, settings))
+        everyone = {t: torch.arange(count) for t, count in graph.counts.items()}
+        seeds = folder.split(TRAIN) if TRAIN in folder.split_names else everyone
+        counts = settings.parts, settings.batch_size, settings.fanouts
+        share = remote_share(Topology.of(graph), seeds, assigned, *counts)
+        quality = replace(quality, remote_share=share)
     renumbering = Renumbering.of(assigned, settings.parts)
     with new_folder(target) as hidden:
         book = _write(hidden, folder, graph, settings, renumbering, quality, threads, notice)
@@ -331,16 +335,6 @@ def assigned_parts(
     request = AssignRequest(graph, numbering, balance, settings.parts, threads, assigning)
     assigned = numbering.by_type(method.assign(request))
     return quality_of(graph, numbering, balance, assigned, settings.parts), assigning, assigned
-
-
-def _remote_share(
-    folder: GraphFolder, graph: CscGraph, assigned: Mapping[NodeType, Tensor], settings: PartitionSettings
-) -> float:
-    everyone = {t: torch.arange(count) for t, count in graph.counts.items()}
-    seeds = folder.split(TRAIN) if TRAIN in folder.split_names else everyone
-    return remote_share(
-        Topology.of(graph), seeds, assigned, settings.parts, settings.batch_size, settings.fanouts
-    )
 
 
 def _write(
