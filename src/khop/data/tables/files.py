@@ -113,6 +113,19 @@ class CsvTable(FileTable):
                 yield partial(TableRows, rows.batch, rows.place)
                 first += batch.num_rows
 
+    def first_value(self, column: str) -> str:
+        """Return the text of a column in the first row; "" if it is not in the first lines."""
+        (name, path), names = self.files[0], list(self.names[0])
+        place = f"{self.key}: {name}"
+        with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
+            text = stream.read(1 << 16).decode(self.dialect.encoding, "replace")
+        lines = [line for line in text.splitlines()[:-1] if line][self.dialect.header == "yes" :]
+        try:
+            fields = first_row(lines[0], self.dialect.of(name)) if lines else []
+        except csv.Error:
+            return ""
+        return fields[names.index(column)] if column in names[: len(fields)] else ""
+
     def _batches(self, name: str, path: Path, there: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows. If line ends seem to be mixed, the rest is read with translated ones."""
         place, done = f"{self.key}: {name}", 0

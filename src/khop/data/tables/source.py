@@ -388,6 +388,10 @@ class OpenSource:
             return self
         if name not in self.schema.names or pa.types.is_temporal(self.schema.field(name).type):
             return self
+        if isinstance(self.table, CsvTable) and not re.match(
+            r"$|\d{9,19}(\.\d+)?$", self.table.first_value(name)
+        ):
+            return self  # without a batch of rows, which would take time
         first = next(self.pieces((name,)), None)
         unit = None if first is None else found_unit(first().column(name))
         if unit is None:
