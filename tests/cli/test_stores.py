@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -38,7 +37,8 @@ from khop.graph.remote import (
 )
 from khop.training.replace_folder import push_folder
 from run.test_relbench_tasks import LIMITS, write_database
-from support.commands import ENVIRONMENT, train_here
+from support.commands import ENVIRONMENT, children, train_here
+from support.gate import wait_until
 from support.object_store import REFUSED, SECRET, Bucket, Reply, between, s3_server
 from support.small_folders import write_learnable_graph
 from support.small_link_folders import write_shop
@@ -207,6 +207,26 @@ def test_checkpoints_change_in_the_store_together(bucket: Bucket) -> None:
     assert content(staged("s3://data/runs/by-hand")) == before
 
 
+def test_checkpoints_that_change_while_they_are_listed_are_listed_again(
+    server: dict[str, str], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, name, asked = "s3://data/runs/replaced", "runs/replaced/checkpoints.json", count(1)
+    run = written_run(url, "first")
+    publish(run)
+    longer = json.dumps(json.loads(bucket.read(name)), indent=8).encode()
+
+    def answer(method: str, path: str, forward: Callable[[], Reply]) -> Reply:
+        if method == "GET" and path.endswith("checkpoints.json") and next(asked) == 1:
+            bucket.write(name, longer)  # the reader knows the size of the shorter one
+        return forward()
+
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    with between(server, answer) as address, monkeypatch.context() as through:
+        through.setenv("AWS_ENDPOINT_URL", address)
+        assert content(staged(url)) == content(run)
+    assert next(asked) > 2
+
+
 def test_the_command_works_on_a_store(
     bucket: Bucket, khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,36 +296,46 @@ def test_profiles_and_recommendations_are_uploaded(
 
 
 @pytest.mark.long
-def test_a_killed_run_resumes_on_another_machine(
-    bucket: Bucket, graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("procs", [1, 2])
+def test_a_run_has_the_losses_of_a_local_one_and_resumes_on_another_machine_after_a_kill(
+    bucket: Bucket, graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, procs: int
 ) -> None:
+    """Losses are those of one process on local folders; after a kill, the bits are those of the same run."""
     bucket.upload(graph, "graphs/g")
-    Path("run.toml").write_text(RUN.replace("EPOCHS", "6"))
+    text = RUN.replace("EPOCHS", "4").replace("hidden = 8", "hidden = 8, dropout = 0.0")
+    text = f'precision = "float64"\n{text}'
+    Path("run.toml").write_text(text)
+    Path("local.toml").write_text(text.replace("s3://data/graphs/g", str(graph)))
+    several = () if procs == 1 else ("--procs", str(procs), "--oversubscribe")
 
     def started(*words: str) -> subprocess.Popen[bytes]:
-        words = (sys.executable, "-m", "khop", *words)
+        words = (sys.executable, "-m", "khop", "train", *words)
         with Path("log").open("ab") as log:
             return subprocess.Popen(words, env={**ENVIRONMENT, **os.environ}, stdout=log, stderr=log)
+
+    def finished(*words: str) -> None:
+        assert started(*words).wait(600) == 0, Path("log").read_text()
 
     def lines(run: Path) -> list[tuple[int, int, float]]:
         found = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
         return [(line["epoch"], line["step"], line["loss"]) for line in found]
 
-    assert started("train", "run.toml", "--out", "s3://data/runs/whole").wait(600) == 0, Path(
-        "log"
-    ).read_text()
-    killed = started("train", "run.toml", "--out", "s3://data/runs/killed")
-    deadline = time.monotonic() + 600
-    while "checkpoints.json" not in bucket.names("runs/killed") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    killed.kill()
+    runs = f"s3://data/runs-{procs}"
+    finished("local.toml", "--out", "local")
+    finished("run.toml", "--out", f"{runs}/whole", *several)
+    killed = started("run.toml", "--out", f"{runs}/killed", *several)
+    wait_until(lambda: "checkpoints.json" in bucket.names(f"runs-{procs}/killed"))
+    for pid in (killed.pid, *children(killed.pid)):
+        os.kill(pid, signal.SIGKILL)
     killed.wait()
     monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
-    assert started("train", "--resume", "s3://data/runs/killed").wait(600) == 0, Path("log").read_text()
-    whole, resumed = (staged(f"s3://data/runs/{name}") for name in ("whole", "killed"))
+    finished("--resume", f"{runs}/killed", *several)
+    whole, resumed = (staged(f"{runs}/{name}") for name in ("whole", "killed"))
     assert lines(resumed) == lines(whole)
     last = "checkpoints/last/model.safetensors"
     assert (resumed / last).read_bytes() == (whole / last).read_bytes()
+    for found, expected in zip(lines(whole), lines(Path("local")), strict=True):
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_run_that_is_written_here_is_not_staged_over(bucket: Bucket) -> None:
@@ -420,6 +450,86 @@ def test_checkpoints_that_were_not_uploaded_are_uploaded_by_the_next_command(
     assert content(run) == there
     monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
     assert content(staged(f"s3://data/{name}")) == there
+
+
+STAGE = """
+import sys, pathlib, khop.graph.remote as r
+def notice(what, done, total):
+    if what.startswith("waiting for the process that reads"): pathlib.Path("waiting").touch()
+r.staged(sys.argv[1], notice)
+"""
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_processes_that_open_a_graph_at_once_stage_it_once_per_machine(
+    server: dict[str, str], bucket: Bucket, graph: Path, tmp_path: Path, machines: int
+) -> None:
+    url, reads = f"s3://data/at-once-{machines}/g", list[str]()
+    bucket.upload(graph, f"at-once-{machines}/g")
+
+    def answer(method: str, path: str, forward: Callable[[], Reply]) -> Reply:
+        if method == "GET" and path.endswith("indices.npy"):
+            reads.append(path)
+            wait_until(lambda: len(reads) == 2 if machines == 2 else Path("waiting").exists())
+        return forward()
+
+    caches = [tmp_path / f"machine-{number % machines}" for number in range(2)]
+    with between(server, answer) as address:
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", STAGE, url],
+                env={**ENVIRONMENT, **os.environ, "AWS_ENDPOINT_URL": address, "KHOP_CACHE": str(cache)},
+            )
+            for cache in caches
+        ]
+        assert [process.wait(300) for process in running] == [0, 0]
+    assert len(reads) == machines
+    mirror = Location.of(url).mirror.relative_to(tmp_path / "cache")
+    assert all(content(cache / mirror) == content(graph) for cache in caches)
+
+
+@pytest.mark.parametrize("number", [1, 3, "graph.json"])
+def test_of_two_machines_that_write_one_graph_one_is_told_or_the_later_one_replaces_it(
+    server: dict[str, str], bucket: Bucket, graph: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, number: int | str,
+) -> None:  # fmt: skip
+    """The other machine uploads its graph between two requests of this one."""
+    url, puts = f"s3://data/two-writers-{number}/g", count(1)
+    ours, others = target(url), tmp_path / "machine" / Location.of(url).mirror.relative_to(tmp_path / "cache")
+    shutil.copytree(graph, ours)
+    write_learnable_graph(others, nodes=620)
+    environment = {**ENVIRONMENT, **os.environ, "KHOP_CACHE": str(tmp_path / "machine")}
+
+    def answer(method: str, path: str, forward: Callable[[], Reply]) -> Reply:
+        if method == "PUT" and (path.endswith(str(number)) or next(puts) == number):
+            subprocess.run([sys.executable, "-c", PUBLISH, str(others)], env=environment, check=True)
+        return forward()
+
+    expected, said = content(ours), ""
+    with between(server, answer) as address, monkeypatch.context() as through:
+        through.setenv("AWS_ENDPOINT_URL", address)
+        try:
+            publish(ours)
+        except StoreError as error:
+            said = str(error)
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "reader"))
+    if not said:
+        assert content(staged(url)) == expected
+        return
+    assert said.startswith(f"{url}: another machine writes the same folder, and ")
+    with pytest.raises(ValueError, match=r"digest differs from graph\.json"):
+        staged(url)
+
+
+def test_a_graph_that_another_machine_has_written_is_not_overwritten(
+    bucket: Bucket, graph: Path, tmp_path: Path
+) -> None:
+    ours = target("s3://data/written/g")
+    shutil.copytree(graph, ours)
+    bucket.upload(write_learnable_graph(tmp_path / "other", nodes=620), "written/g")
+    with pytest.raises(StoreError, match="another machine has written a graph there; it is not overwritten"):
+        publish(ours)
+    assert bucket.read("written/g/graph.json") == (tmp_path / "other/graph.json").read_bytes()
 
 
 def test_checkpoints_of_two_machines_are_both_kept(

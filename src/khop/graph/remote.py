@@ -56,6 +56,7 @@ _CONTAINER = re.compile(r"[\w.$-]+(@[\w.-]+)?")
 _CODE = re.compile(r"AWS Error (\w+)|HTTP status (\d+)")
 _THREADS = 8
 _BLOCK = 8 << 20  # bytes
+_TRIES = 5  # to read an index that a training replaces
 _RECORD_S = 2.0  # seconds between writes of a record; files since then are read again after a kill
 CONFIG, STATE = "config.toml", "state.json"  # a run folder and a checkpoint have these
 INDEX = "checkpoints.json"  # of a run folder in a store: folder of a checkpoint -> the folder that it is in
@@ -637,10 +638,17 @@ def _index(store: Store, found: Mapping[str, int]) -> dict[str, str]:
     """Return the folder in the store of each checkpoint of a run."""
     if INDEX not in found:
         return {}
-    file, _ = store.open(INDEX)
-    with store.location.asking():
-        index: dict[str, str] = json.loads(file.read())
-    return index
+    for _ in range(_TRIES):
+        file, version = store.open(INDEX)
+        with file, store.location.asking():
+            content = file.read()
+        again, now = store.open(INDEX)
+        again.close()
+        if now == version:  # otherwise the bytes may be of both versions
+            with store.location.asking():
+                index: dict[str, str] = json.loads(content)
+            return index
+    raise StoreError(f"{store.location.url}: {INDEX} changes while it is read; wait until its training ends")
 
 
 def _index_of(mirror: Path) -> dict[str, str]:
@@ -742,7 +750,8 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
     """Upload the changed files of a mirror, and remove deleted ones from the store.
 
     Does nothing for other paths. A reader of the store finds a graph folder only once it is complete, and a
-    run folder with either the old or the new checkpoints.
+    run folder with either the old or the new checkpoints. StoreError if another machine writes the same graph
+    folder: of two writers, one is told, or the later one replaces all files.
     """
     location = Location.at(path)
     if location is None or not path.is_dir():
@@ -750,6 +759,8 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
     store, record = location.opened(), _Record.of(location)
     names, index, there = _names(path), _index_of(path), store.files()
     is_run = CONFIG in names
+    if not is_run:
+        _refuse_other_graph(store, names, there)
     sources = {
         name: f"{index[of]}/{Path(name).name}" if (of := _folder(name)) in index else name for name in names
     }
@@ -770,6 +781,8 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
     try:
         for turn in [known, *_in_turn(new)]:
             _at_once([partial(saved, name) for name in turn], stop)
+            if turn and not is_run:
+                _check_written(store, record, stop)
         if index:
             store.replace(INDEX, io.BytesIO(json.dumps(index, indent=1).encode()))
         # Only now: `_continues` compares the recorded checkpoints with the index.
@@ -780,6 +793,28 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
         record.files = {name: file for name, file in record.files.items() if name in sources}
     finally:
         record.write()
+
+
+def _refuse_other_graph(store: Store, names: Sequence[str], there: Mapping[str, int]) -> None:
+    """Raise StoreError if the store has a complete graph that is not the one of the mirror."""
+    marks = set(_GRAPHS) & there.keys()
+    if not all(name in names and _is_in_store(store, name) for name in marks):
+        raise StoreError(
+            f"{store.location.url}: another machine has written a graph there; it is not overwritten; choose "
+            "another name"
+        )
+
+
+def _check_written(store: Store, record: _Record, stop: Event) -> None:
+    """Raise StoreError if another machine has replaced files that were uploaded."""
+    names = sorted(record.files)
+    kept = _at_once([partial(_is_recorded, store, record, name) for name in names], stop)
+    if not all(kept):
+        other = names[kept.index(False)]
+        raise StoreError(
+            f"{store.location.url}: another machine writes the same folder, and {other} is its file now; "
+            "remove the folder from the store, and write again from one machine"
+        )
 
 
 # A folder of a checkpoint in a store, by the digest of its state.json: it is written once, and never changed.
