@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import khop
-from khop.models import GAT, GCN, GIN, HGT, RGCN, SAGE, LightGCN
+from khop.models import GAT, GCN, GIN, HGT, RGAT, RGCN, SAGE, LightGCN
 from khop.models.encoder import ModelSizes
 
 Make = Callable[[ModelSizes], nn.Module]
@@ -23,6 +23,7 @@ MODELS: Mapping[str, tuple[Make, khop.Rule]] = {
     "gatv2": (lambda sizes: GAT(sizes, 8, heads=2, attention="gatv2"), khop.Uniform()),
     "gin": (lambda sizes: GIN(sizes, 8), khop.Sum()),
     "gcn": (lambda sizes: GCN(sizes, 8, norm="layer"), khop.SymmetricSum()),
+    "rgat": (lambda sizes: RGAT(sizes, 8, 2, 0.0, "linear", heads=2), khop.Uniform()),
     "hgt": (lambda sizes: HGT(sizes, 8, heads=2), khop.Uniform()),
     "lightgcn": (lambda sizes: LightGCN(sizes, 8, 2), khop.SymmetricSum()),
     "unknown row": (lambda sizes: SAGE(replace(sizes, unknown=0.3), 8), khop.Uniform()),
