@@ -264,31 +264,28 @@ def test_several_trainers_get_the_same_batches_from_the_same_servers(
 
 
 @pytest.mark.long
-def test_consecutive_ports_are_served_by_processes_that_end_together(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_consecutive_ports_are_served_by_processes_that_end_with_their_parent(
+    folder: Path, number: signal.Signals
+) -> None:
     port = free_port()
-    words = [
-        sys.executable,
-        "-m",
-        "khop",
-        "serve",
-        str(folder),
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--procs",
-        "2",
-    ]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as parent:
+    servers = f"127.0.0.1:{port}-{port + 1}"
+    words = ["serve", str(folder), "--listen", f"127.0.0.1:{port}", "--procs", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "khop", *words], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as parent:
         assert parent.stdout is not None
         served = {parent.stdout.readline().split()[-1] for _ in range(2)}
         assert served == {f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"}
         try:
-            graph = khop.connect([f"127.0.0.1:{port}-{port + 1}"])
+            graph = khop.connect([servers])
         finally:
-            parent.terminate()
+            parent.send_signal(number)
         assert graph.num_nodes("item") == 2000
-        assert parent.wait(60) == 0
+        assert parent.wait(WAIT_S) == (0 if number == signal.SIGTERM else -number)
+        parent.stdout.read()  # until both servers have ended, too
     with pytest.raises(PeerLost):
-        khop.connect([f"127.0.0.1:{port}-{port + 1}"], deadline=0.5, attempt=0.5)
+        khop.connect([servers], deadline=0.5, attempt=0.5)
 
 
 @pytest.mark.long

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -121,32 +119,3 @@ def test_a_process_that_dropped_requests_is_known_at_the_end(tmp_path: Path, cod
             return all(path.exists() for path in begun) or super().wait(timeout)
 
     assert supervise(commands, Life(), BothRun(), lambda line: None) == (code == 0)
-
-
-SERVES = """
-import pathlib, sys, threading
-from khop.servers.main_loop import Life, serve_until
-from khop.servers.request_handler import QueueLimits, RequestHandler
-from support.byte_service import ByteService
-begun, ended = map(pathlib.Path, sys.argv[1:])
-begun.touch()
-serve_until(RequestHandler(ByteService(), QueueLimits()), Life(), threading.Event(), print)
-ended.touch()
-"""
-SUPERVISES = """
-import sys, threading
-from khop.servers.main_loop import Life, supervise
-supervise([[sys.executable, "-c", *sys.argv[1:]]], Life(), threading.Event(), print)
-"""
-
-
-def test_a_server_ends_when_the_process_that_supervises_it_is_killed(tmp_path: Path) -> None:
-    begun, ended = tmp_path / "begun", tmp_path / "ended"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISES, SERVES, str(begun), str(ended)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
-    wait_until(begun.exists)
-    parent.kill()
-    parent.wait()
-    wait_until(ended.exists)

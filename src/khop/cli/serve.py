@@ -16,7 +16,7 @@ from types import FrameType
 from rich.table import Table
 
 from khop.cli.commands.shared import ClientOptions, SecurityOptions, ServeOptions
-from khop.cli.server_process import ANY_HOST, ServeRequest, _flight, run_server, say
+from khop.cli.server_process import ANY_HOST, SUPERVISOR, ServeRequest, _flight, run_server, say
 from khop.cli.terminal import say_next, table_console, tell_next
 from khop.errors import PeerLost
 from khop.loading.device.device_placement import byte_size
@@ -67,6 +67,7 @@ def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOp
             for number, place in enumerate(places):
                 say(f"server {number} is bound to {place}")
             starts = [place.inherited for place in places]
+            os.environ[SUPERVISOR] = str(os.getpid())
             if not supervise(commands, Life(options.exit_idle), stop, say, starts):
                 raise SystemExit(1)
         elif not run_server(request, stop, _print_address):

@@ -22,6 +22,7 @@ from khop.servers.parts.exchange import read_owners
 from khop.servers.request_handler import QueueLimits, RequestHandler
 from khop.servers.service import Service
 
+SUPERVISOR = "KHOP_SUPERVISOR"  # environment variable of servers of `khop serve --procs`: its process
 ANY_HOST = ("0.0.0.0", "::")
 
 
@@ -56,7 +57,9 @@ def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[st
         if request.metrics is not None:
             say(f"metrics on http://{Address(request.metrics.host, metrics_port)}/metrics")
         began(str(handler.status()["graph"]), Address(request.listen.host, server.port))
-        ended = serve_until(handler, Life(options.exit_idle), stop, say)
+        supervisor = os.environ.get(SUPERVISOR)
+        life = Life(options.exit_idle, parent=None if supervisor is None else int(supervisor))
+        ended = serve_until(handler, life, stop, say)
     if ended:
         server.shutdown()
     return ended

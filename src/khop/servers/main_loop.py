@@ -24,7 +24,6 @@ from khop.servers.request_handler import RequestHandler
 _POLL_S = 0.2
 _RESTART_S = (0.5, 10.0)  # pause before a process that ended is started again, first and longest
 _GRACE_S = 5.0  # after the drain, for a process to end
-_SUPERVISOR = "KHOP_SUPERVISOR"  # environment variable of a supervised process: its parent's number
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Life:
     exit_idle_s: float | None = None  # without a request
     log_every_s: float = 60.0
     drain_s: float = 60.0  # longest wait for requests in progress
+    parent: int | None = None  # process without which a supervised server ends
 
 
 def serve_until(
@@ -41,8 +41,8 @@ def serve_until(
 ) -> bool:
     """Log until `stop` is set or the server is idle for too long; then drain it.
 
-    A supervised server also ends if the supervising process is gone, for example killed. Returns True if all
-    requests in progress were finished.
+    A supervised server also ends if its parent is gone, for example killed. Returns True if all requests in
+    progress were finished.
     """
     logged, before = time.monotonic(), handler.status()
     while not stop.wait(_POLL_S):
@@ -54,7 +54,7 @@ def serve_until(
         if life.exit_idle_s is not None and handler.idle_s() > life.exit_idle_s:
             say(f"no request for {life.exit_idle_s:g} s: ending")
             break
-        if os.environ.get(_SUPERVISOR, parent := str(os.getppid())) != parent:
+        if life.parent is not None and life.parent != os.getppid():
             say("the process that started this server is gone: ending")
             break
     say("shutting down: finishing started requests, refusing new ones")
@@ -103,8 +103,7 @@ class _Process:
             say(f"a server ended with code {code} after {lived:.0f} s; restarting it in {self.pause:g} s")
         if self.running is None and now >= self.not_before:
             with self.start():
-                environment = {**os.environ, _SUPERVISOR: str(os.getpid())}
-                self.running, self.begun = subprocess.Popen(self.command, env=environment), now
+                self.running, self.begun = subprocess.Popen(self.command), now
 
 
 def supervise(
