@@ -290,7 +290,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "LabelScale": [
         ("scale with mean (0.0,) and deviation (0.0,): must have equal lengths, and deviations above 0", lambda: khop.LabelScale((0.0,), (0.0,))),
-        ("labels 5: give whole numbers", lambda: khop.LabelScale.of(5)),
+        ("labels 5: give numbers", lambda: khop.LabelScale.of(5)),
     ],
     "InfoNce": [("temperature 0: must be above 0, and finite", lambda: khop.InfoNce(0))],
     "MarginRanking": [("margin 'a': must be a number", lambda: khop.MarginRanking('a')), ("margin 0: must be above 0", lambda: khop.MarginRanking(0))],

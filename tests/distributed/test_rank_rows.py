@@ -180,7 +180,7 @@ def test_ranks_that_cannot_share_edges_divide_the_memory_that_columns_have_left(
         """The places of the edges if the host has memory for some copies of them, and the cards for none."""
         said = FreeMemory((1 << 29) + topology - 1, (1 << 30) + rows + int(copies * topology))
         ranks: list[HostAsDevice] = []
-        ranks += [OfOneHost(said=said, ranks=ranks) for _ in range(2)]
+        ranks += [OfOneHost(said=said, ranks=ranks, is_reached=False) for _ in range(2)]
 
         def place(machine: MachineRanks) -> StorePlace:
             made = (of_both[machine.rank], request, ranks[machine.rank], WorkSizes(), edges, machine)

@@ -262,7 +262,7 @@ FANOUTS_ALLOWED = (
         ({"device": "gpu"}, "device is 'gpu': must be auto, cpu, cuda or cuda:<number>"),
         (
             {"gpu": {"topology": "mapped"}},
-            "gpu.topology is 'mapped': must be one of auto, device, pinned, host",
+            "gpu.topology is 'mapped': must be one of auto, device, sharded, pinned, host",
         ),
         (
             {"gpu": {"cache": "much"}},

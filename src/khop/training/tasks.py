@@ -248,7 +248,7 @@ class LabelScale:
         Raises:
             ValueError: No label is known.
         """
-        instance_of("labels", labels, Tensor, "give a tensor of labels, as graph.columns has them")
+        labels = tensor_of("labels", labels, "give numbers, as graph.columns has them")
         rows = labels.detach().cpu().double().reshape(labels.shape[0], -1).numpy()
         known = [column[~np.isnan(column)] for column in rows.T]
         if not all(column.size for column in known):
