@@ -19,10 +19,6 @@ from khop.kernels.gather import Shards
 from khop.loading.device.device_memory import CudaMemory, MachineRanks
 from khop.loading.device.device_placement import DevicePlacement
 from khop.loading.device.placed_stores import Conditions, placed_stores
-from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
-from khop.sampling.on_device.device_sampler import measured_capacities
-from khop.sampling.on_device.type_nodes import counts_of
 from reference.hops import as_plain
 from support.small_typed_folders import write_typed_graph
 
@@ -41,6 +37,12 @@ class SameCard(CudaMemory):
 
 
 def _read(rank: int, folder: Path, store_file: str) -> None:
+    # Here, because tests of GPUs are collected without the packages of a run.
+    from khop.sampling.on_device.batch_plan import BatchPlan
+    from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
+    from khop.sampling.on_device.device_sampler import measured_capacities
+    from khop.sampling.on_device.type_nodes import counts_of
+
     store, calls = FileStore(store_file, RANKS), count()
 
     def texts(text: str) -> list[str]:
