@@ -61,6 +61,7 @@ PARTS = {
     ),
     "machines": Part(("csrc",), commands=(
         "scripts/test-valgrind", "scripts/test-aarch64", "scripts/count-instructions",
+        "scripts/compile-kernels sm_80 gfx942",
     ), programs=("valgrind",), is_for_changes=False),
     "packages": Part(("pyproject.toml",), commands=(
         "scripts/test-without pyarrow,duckdb,ray tests/api tests/cli tests/run tests/data tests/inference "

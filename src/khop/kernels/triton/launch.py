@@ -75,6 +75,7 @@ class Variant:
     constants: Mapping[str, object]  # by parameter; also operands that are None
     warps: int = 4
     vector_bits: int = 0  # minimum width of the widest loads; 0: any
+    most_spilled: int = 0  # bytes (NVIDIA) or registers (AMD)
 
 
 @contextmanager
