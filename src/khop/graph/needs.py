@@ -308,7 +308,7 @@ class StoredArrays(Arrays):
                 return Rising(of_edges(values), outline)  # no kernel of a device reads the outline
             case EdgeTimes(edges, sources):
                 return EdgeTimes(
-                    *(x if x is None else y(x) for x, y in ((edges, of_edges), (sources, whole)))
+                    None if edges is None else of_edges(edges), None if sources is None else whole(sources)
                 )
         return made
 

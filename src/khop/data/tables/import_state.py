@@ -159,10 +159,13 @@ def _check(work: ImportState) -> None:
             columns.append((key, source.id_type(node.id or "", key), source.is_untyped))
         for edge_type, rules in work.rules().items():
             source, key = work.edge_sources[edge_type], work.edge_keys[edge_type]
-            ends = {"source": edge_type[0], "destination": edge_type[2]}
-            for place in (f"{key}.{end}" for end, of in ends.items() if of == node_type):
-                name = getattr(rules, place.rpartition(".")[2])
-                columns.append((place, source.id_type(name, place), source.is_untyped))
+            for end, name, of_end in (
+                ("source", rules.source, edge_type[0]),
+                ("destination", rules.destination, edge_type[2]),
+            ):
+                if of_end == node_type:
+                    place = f"{key}.{end}"
+                    columns.append((place, source.id_type(name, place), source.is_untyped))
         kind = id_kind(columns, node.id_type, node_type)
         work.ids[node_type] = NodeTableIds(kind, id_table(kind))
 
@@ -255,14 +258,14 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
 def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: TableRows) -> None:
     """Raise ValueError for a row of later data with the id of a node of the graph."""
     given = work.given
-    try:
-        known = [] if given is None else np.flatnonzero(given.rows(node_type, keys) >= 0).tolist()
-    except ValueError:  # the graph does not store these ids
+    if given is None or not given.stores_ids(node_type):
         return
-    if given is not None and known:
-        value = rows.column(work.spec.nodes[node_type].id or "")[known[0]].as_py()
+    known = np.flatnonzero(given.rows(node_type, keys) >= 0)
+    if len(known):
+        row = int(known[0])
+        value = rows.column(work.spec.nodes[node_type].id or "")[row].as_py()
         raise ValueError(
-            f"{rows.row(known[0])}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
+            f"{rows.row(row)}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
             "of later data have new nodes only; remove the row, for example by where"
         )
 
