@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from khop.cli import ranks
+from khop.cli.commands.shared import RankOptions
 from khop.cli.options import named
-from khop.cli.ranks import set_rank_up
+from khop.cli.ranks import as_ranks, set_rank_up
 from khop.distributed.processes.group import ALONE, Group
 from khop.process_tuning import cores_of_rank, sampler_threads
+from khop.run.check import checked
 from khop.run.read import RawRun
 
 RECORDED = RawRun({"threads": 16, "compute_threads": 64}, "a/config.toml")  # on a larger machine
@@ -45,3 +47,21 @@ def test_zero_is_no_number_of_somebodys() -> None:
         "compute_threads",
         "graph",
     }
+
+
+@pytest.mark.parametrize(
+    ("procs", "launched", "expected"),
+    [
+        (0, False, "procs 0: must be a whole number, 1 or more"),
+        (2, True, "a launcher has started 1 ranks already"),
+    ],
+)
+def test_a_number_of_processes_is_never_ignored(
+    procs: int, launched: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_launcher = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for name, value in {**of_launcher, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value) if launched else monkeypatch.delenv(name, raising=False)
+    config = checked(RawRun({"graph": "debian"}, "run.toml"))
+    with pytest.raises(ValueError, match=expected):
+        as_ranks(lambda *_: None, None, config, RankOptions(procs=procs))
