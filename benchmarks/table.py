@@ -86,9 +86,16 @@ def pyg_lib(sampling: Result) -> str:
 
 def planning(result: Result) -> str:
     """What `khop plan` says over what runs took, a line for each run."""
-    shown = ("memory", "rows of others", "rows fetched", "bytes sent for a batch", "step")
+    shown = {
+        "memory": "memory",
+        "rows of others": "remote rows per batch",
+        "rows fetched": "fetched rows per batch",
+        "bytes sent for a batch": "bytes sent per batch",
+        "step": "step time",
+    }
     lines = [
-        f"| link, placement, cache | {' | '.join(shown)} | a step took | bottleneck | as planned |",
+        f"| link, placement, cache | {' | '.join(shown.values())} | measured step time "
+        "| measured bottleneck | planned bottleneck |",
         f"|---|{'--:|' * (len(shown) + 1)}---|---|",
     ]
     runs: dict[str, dict[str, Any]] = {}
