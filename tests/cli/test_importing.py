@@ -104,7 +104,9 @@ def test_a_graph_without_rows_is_named_by_import_and_by_train(khop_command: Comm
     assert "task.target is 'user buys item': the graph has no edges of this type; import some" in ran.stderr
     (shop / "users.csv").write_text("id,age\n")
     ran = khop_command("import", "shop.toml", "empty")
-    assert ran.stdout.endswith("It has no nodes to train on: no table has a row, or where selects none\n")
+    assert ran.stdout.endswith(
+        "The graph has no nodes to train on: the tables are empty, or where selects no rows\n"
+    )
 
 
 def test_a_spec_of_edges_alone_and_seconds_of_times_are_read_and_notes_say_so(

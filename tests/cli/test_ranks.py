@@ -53,7 +53,7 @@ def test_zero_is_no_number_of_somebodys() -> None:
     ("procs", "launched", "expected"),
     [
         (0, False, "procs 0: must be a whole number, 1 or more"),
-        (2, True, "a launcher has started 1 ranks already"),
+        (2, True, "the launcher has already started 1 rank;"),
     ],
 )
 def test_a_number_of_processes_is_never_ignored(

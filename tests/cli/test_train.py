@@ -65,7 +65,7 @@ def test_a_model_that_needs_a_rule_trains_by_it_and_the_command_says_so(
 ) -> None:
     ran = khop_command("train", str(small_run), "--model", model, "--epochs", "1")
     assert ran.code == 0, ran.stderr
-    assert f"{model} draws neighbors by the rule {rule}, which it needs" in " ".join(ran.stdout.split())
+    assert f"sampler.rule.kind is {rule}: the model {model} needs this rule" in " ".join(ran.stdout.split())
     assert f'kind = "{rule}"' in Path("runs/toy-1/config.toml").read_text()
 
 

@@ -246,7 +246,7 @@ def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.Mon
         khop.launch(nothing, procs=most + 1, device="cpu")
     check_procs(most + 1, "cpu", ["oversubscribe"])
     launched(monkeypatch, RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1")
-    with pytest.raises(ValueError, match="procs 3: a launcher has started 2 ranks already"):
+    with pytest.raises(ValueError, match="procs 3: the launcher has already started 2 ranks"):
         khop.launch(nothing, procs=3, device="cpu")
 
 

@@ -64,7 +64,7 @@ def test_a_model_gets_the_rule_that_it_needs_and_a_note_says_so() -> None:
         assert made is not None
         assert made.kind == rule
         (note,) = notes_on(raw)
-        assert note.startswith(f"{kind} draws neighbors by the rule {rule}, which it needs")
+        assert note.startswith(f"sampler.rule.kind is {rule}: the model {kind} needs this rule")
     assert run_of(model={"kind": "sage"}).sampler.rule is None
 
 
@@ -97,7 +97,7 @@ def test_an_option_that_names_another_component_leaves_out_settings_of_the_one_b
     raw = RawRun({"graph": "g", "model": {"hidden": 8, "dropout": 0.1}}, "run.toml")
     light = with_options(raw, {"model.kind": "lightgcn"})
     assert checked(light).model.hidden == 8
-    assert notes_on(light)[0] == "model.dropout of run.toml is left out: lightgcn has no such setting"
+    assert notes_on(light)[0] == "model.dropout of run.toml is ignored: lightgcn has no such setting"
     with pytest.raises(ValueError, match=r"model\.dropout: no such field"):
         checked(RawRun({"graph": "g", "model": {"kind": "lightgcn", "dropout": 0.1}}, "run.toml"))
 
@@ -138,16 +138,22 @@ def test_links_train_without_dropout_unless_a_run_says_otherwise() -> None:
             3,
             "model.layers is 3: one layer per fanout of --fanouts",
         ),
-        ({"sampler": {"window": [3, 0]}}, {}, "sampler.time", "time", "sampler.window is set"),
+        ({"sampler": {"window": [3, 0]}}, {}, "sampler.time", "time", "sampler.window needs times"),
         (
             {"sampler": {"window": [3, 0], "time": "day"}, "evaluation": {"fanouts": [2, 2]}},
             {"sampler.time": ""},
             "sampler.window",
             None,
-            "sampler.window of run.toml is left out",
+            "sampler.window of run.toml is ignored",
         ),
         ({"model": {"unknown": 0.1}}, {}, "model.embedding", 32, "model.embedding is 32"),
-        ({"model": {"embedding_update": "sparse"}}, {}, "model.embedding", 32, "embedding_update is set"),
+        (
+            {"model": {"embedding_update": "sparse"}},
+            {},
+            "model.embedding",
+            32,
+            "the default width with model.embedding_update",
+        ),
         ({"links": {"filtered": True}}, {}, "links.decoder", "distmult", "links.decoder is distmult"),
         ({"links": {"shared_negatives": 3}}, {}, "links.negatives_group", 64, "links.negatives_group is 64"),
         (
@@ -162,21 +168,21 @@ def test_links_train_without_dropout_unless_a_run_says_otherwise() -> None:
             {"device": "cpu"},
             "precision",
             "float32",
-            "gpu.launches of run.toml is left out: the device is the CPU",
+            "gpu.launches of run.toml is ignored: the device is the CPU",
         ),
         (
             {"task": {"target": "user", "metric": "accuracy"}},
             {"task.kind": "link-prediction"},
             "task.target",
             None,
-            "task.target of run.toml is left out: it belongs to the task node-classification",
+            "task.target of run.toml is ignored: it is a setting of the task node-classification",
         ),
         (
             {"model": {"kind": "rgcn", "bases": 3}},
             {"model.kind": "sage"},
             "model.bases",
             0,
-            "model.bases of run.toml is left out",
+            "model.bases of run.toml is ignored",
         ),
     ],
 )

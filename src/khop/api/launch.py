@@ -123,9 +123,8 @@ def launch(
     rank_info = rank_info_of(os.environ)
     if rank_info is not None:
         if procs not in (None, rank_info.world_size):
-            raise ValueError(
-                f"procs {procs}: a launcher has started {rank_info.world_size} ranks already; leave procs out"
-            )
+            ranks = f"{rank_info.world_size} rank{'s' * (rank_info.world_size > 1)}"
+            raise ValueError(f"procs {procs}: the launcher has already started {ranks}; leave procs out")
         run_rank(rank_info, function, arguments, kind, deadline, listening, bind)
         return
     count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)

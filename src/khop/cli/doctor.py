@@ -85,9 +85,9 @@ def _print(found: Sequence[Finding], stops: bool) -> None:
             if each.remedy:
                 say(console, f"  {'':<5}  {'':<{width}}  {each.remedy}")
     wrong, notes = sum(each.state in (WRONG, STOPS) for each in found), sum(e.state is NOTE for e in found)
-    say(console, "", f"{wrong} wrong, {notes} not available; the line below each one is a remedy.")
+    say(console, "", f"{wrong} wrong, {notes} not available; the line below each of them says what to do.")
     if stops:
-        say(console, "khop does not work until the lines marked stops are solved.")
+        say(console, "khop does not work until you solve the problems marked stops.")
     else:
         say_next(console, ("khop", "train", "debian"))
 
@@ -288,7 +288,9 @@ def memory(
     yield Finding("memory", "usable memory", f"{decimal(usable)}{limited if usable < of_machine else ''}")
     if free < _LEAST_MEMORY:
         remedy = "ps aux --sort=-rss | head (shows the programs that use memory)"
-        yield Finding("memory", "free memory", f"{decimal(free)}: little for training", WRONG, remedy)
+        yield Finding(
+            "memory", "free memory", f"{decimal(free)}: too little for most training runs", WRONG, remedy
+        )
     else:
         yield Finding("memory", "free memory", decimal(free))
     chosen = re.search(r"\[(\w+)\]", huge_pages.read_text()) if huge_pages.is_file() else None
@@ -319,7 +321,7 @@ def limits(shared: Path = SHARED_MEMORY, infiniband: Path = INFINIBAND) -> Itera
     if free is None:
         yield Finding("limits", str(shared), "missing: NCCL and Ray need it", NOTE)
     elif free < _LEAST_SHARED:
-        found = f"{decimal(free)} free: little for NCCL between GPUs of a machine, and for Ray"
+        found = f"{decimal(free)} free: too little for NCCL between GPUs of a machine, and for Ray"
         yield Finding("limits", str(shared), found, WRONG, "docker run --shm-size 8g ... (in a container)")
     else:
         yield Finding("limits", str(shared), f"{decimal(free)} free")
@@ -337,7 +339,7 @@ def open_files(soft: int, hard: int) -> Finding:
     is_free = hard == _NO_LIMIT or hard >= _LEAST_FILES
     remedy = f"ulimit -n {_LEAST_FILES}" if is_free else "raise nofile in /etc/security/limits.conf"
     return Finding(
-        "limits", "open files", f"{shown}: few for graphs of many files and for servers", WRONG, remedy
+        "limits", "open files", f"{shown}: too few for graphs with many files and for servers", WRONG, remedy
     )
 
 

@@ -50,7 +50,7 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
     written = shlex.quote(with_urls(str(target)))
     typer.echo(with_urls(f"{done}\nShow it: khop info {written}"))
     if not any(done.nodes.values()):
-        typer.echo("It has no nodes to train on: no table has a row, or where selects none")
+        typer.echo("The graph has no nodes to train on: the tables are empty, or where selects no rows")
     elif encoders is None:
         typer.echo(f"Train on it: khop init {written} > run.toml && khop train run.toml")
     elif is_run_folder(encoders):

@@ -76,8 +76,8 @@ def print_plan(graph: GraphSize, run: PlannedRun, cluster: Cluster, request: Pla
         say(console, f"{_fewest(enough)} of {memory:g} GB are enough with {_IN_WORDS[placement]}.")
     if memory:
         say(console, _from_disk(memory, disk))
-    costs = "measured here" if request.measure else "those of AMD EPYC cores; --measure uses this machine's"
-    say(console, f"Costs are {costs}. How each number is computed: docs/planning.md.")
+    costs = "this machine" if request.measure else "AMD EPYC cores; --measure measures this machine"
+    say(console, f"The times are for {costs}. docs/planning.md explains how each number is computed.")
     say_next(console, *_next(cluster, served))
 
 

@@ -215,13 +215,14 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     if run.config.sampler.time is not None:
         say(
             console,
-            "rows are computed as of the latest time in the data; for each node at its time: khop evaluate "
-            "--predictions",
+            "rows are computed as of the latest time in the data; to compute each node at its own time, use "
+            "khop evaluate --predictions",
         )
     if request.split is None and time_cut_offs(run.graph) is not None:
         say(
             console,
-            "messages pass over all edges, also after the cut-offs; --split uses those of evaluation",
+            "messages pass over all edges, including those after the cut-offs; to use the edges that the "
+            "evaluation of a split uses, give --split",
         )
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
     bar = counting_bar("computing nodes of all layers", rank)

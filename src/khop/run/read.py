@@ -126,7 +126,7 @@ def _of_other_task(values: _Values, raw: RawRun, say: _Say) -> _Values:
     for name in ("target", "label", "metric"):
         if value_in(values, f"task.{name}") is not None and f"task.{name}" not in raw.options:
             values = _with_value(values, ["task", name], None)
-            say(f"task.{name} of {raw.source} is left out: it belongs to the task {before}")
+            say(f"task.{name} of {raw.source} is ignored: it is a setting of the task {before}")
     return values
 
 
@@ -142,7 +142,7 @@ def _without_unknown(values: _Values, raw: RawRun, say: _Say) -> _Values:
         for name in table:
             if (name in others or name in unread) and f"{path}.{name}" not in raw.options:
                 values = _with_value(values, [*path.split("."), name], None)
-                say(f"{path}.{name} of {raw.source} is left out: {kind} has no such setting")
+                say(f"{path}.{name} of {raw.source} is ignored: {kind} has no such setting")
     return values
 
 
@@ -155,7 +155,7 @@ def _for_cpu(values: _Values, raw: RawRun, say: _Say) -> _Values:
     for path in of_gpu:
         if path not in raw.options:
             values = _with_value(values, path.split("."), None)
-            say(f"{path} of {raw.source} is left out: the device is the CPU")
+            say(f"{path} of {raw.source} is ignored: the device is the CPU")
     return values
 
 
@@ -169,7 +169,7 @@ def _embeddings(values: _Values, raw: RawRun, say: _Say) -> _Values:
     given = [n for n, default in about.items() if value_in(values, f"model.{n}") not in (None, default)]
     if not given or (isinstance(table, Mapping) and table.get("embedding") is not None):
         return values
-    say(f"model.embedding is {EMBEDDING}, the width of embeddings: model.{given[0]} is set")
+    say(f"model.embedding is {EMBEDDING}, the default width with model.{given[0]}")
     return _with_value(values, ["model", "embedding"], EMBEDDING)
 
 
@@ -187,8 +187,8 @@ def _of_links(values: _Values, raw: RawRun, say: _Say) -> _Values:
     if value_in(values, "links.shared_negatives") and value_in(values, "links.negatives_group") is None:
         values = _with_value(values, ["links", "negatives_group"], _SHARING)
         say(
-            f"links.negatives_group is {_SHARING}: the number of links that share the negatives of "
-            f"shared_negatives"
+            f"links.negatives_group is {_SHARING}, the default with links.shared_negatives: {_SHARING} links "
+            "share these negatives"
         )
     return values
 
@@ -238,14 +238,14 @@ def _times(values: _Values, raw: RawRun, say: _Say) -> _Values:
     dated = value_in(values, "seeds.time") is not None and value_in(values, "sampler.time") is None
     if dated and "sampler.time" not in raw.options:
         values = _with_value(values, ["sampler", "time"], "time")
-        say("sampler.time is 'time', the column that khop import writes: seeds.time is set")
+        say("sampler.time is 'time', the column that khop import writes: seeds.time needs a time limit")
     if given and value_in(values, "sampler.time") is None and "sampler.time" not in raw.options:
         values = _with_value(values, ["sampler", "time"], "time")
-        say(f"sampler.time is 'time', the column that khop import writes: sampler.{given[0]} is set")
+        say(f"sampler.time is 'time', the column that khop import writes: sampler.{given[0]} needs times")
     for name in given if value_in(values, "sampler.time") is None else ():
         if f"sampler.{name}" not in raw.options:
             values = _with_value(values, ["sampler", name], None)
-            say(f"sampler.{name} of {raw.source} is left out: there is no sampler.time")
+            say(f"sampler.{name} of {raw.source} is ignored: it needs sampler.time")
     groups = value_in(values, "sampler.kind") not in (None, SAMPLERS.default)
     if (
         value_in(values, "sampler.time") is not None
@@ -254,7 +254,10 @@ def _times(values: _Values, raw: RawRun, say: _Say) -> _Values:
     ):
         fanouts = value_in(values, "sampler.fanouts") or _fanouts()
         values = _with_value(values, ["evaluation", "fanouts"], fanouts)
-        say(f"evaluation.fanouts is {fanouts}, as in training: sampler.time is set, so neighbors are drawn")
+        say(
+            f"evaluation.fanouts is {fanouts}, as in training: evaluation samples neighbors, because "
+            "sampler.time is set"
+        )
     return values
 
 
@@ -264,7 +267,7 @@ def _rule(values: _Values, raw: RawRun, say: _Say) -> _Values:
     asked = value_in(values, "sampler.rule.kind")
     if asked is None and rule is not None:
         values = _with_rule(values, rule)
-        say(f"{kind} draws neighbors by the rule {rule}, which it needs; sampler.rule.kind is not set")
+        say(f"sampler.rule.kind is {rule}: the model {kind} needs this rule")
     elif asked in RULES.builtin:
         setting = kind_options("sampler.rule", str(asked)).column_setting
         if not setting:
