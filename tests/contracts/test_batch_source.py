@@ -116,11 +116,11 @@ WRONG: dict[type[OneByOne], tuple[Callable[[Make], None], str]] = {
     DropsTheLast: (suite.a_stream_gives_the_same_batches_in_order, "number of batches"),
     OtherKey: (
         suite.a_batch_is_the_sample_of_its_seeds_with_its_columns,
-        "Make the sampler's batch",
+        "Make the batch that the sampler returns",
     ),
     AllAtOnce: (suite.seeds_are_computed_once_and_not_early, "ahead of step 0, prefetch is 3"),
     ComputesTwice: (suite.seeds_are_computed_once_and_not_early, "ahead of step 3, prefetch is 3"),
-    NoSpans: (suite.spans_state_the_stages, "State in `spans` the time"),
+    NoSpans: (suite.spans_state_the_stages, "Return the time of sampling"),
     GoesOn: (suite.an_error_ends_the_stream_at_its_batch, "the batch that fails raised no error"),
     OwnSeeds: (suite.known_seeds_make_the_same_batch, "batch of known seeds"),
     OneMore: (suite.a_stream_of_no_requests_ends, "batches of no requests"),

@@ -83,7 +83,7 @@ class NothingWithoutWeights(Smallest):
 
 
 WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
-    NoWindow: (suite.draws_by_weight_and_time_follow_the_specification, "Draw the bits that"),
+    NoWindow: (suite.draws_by_weight_and_time_follow_the_specification, "Sample by weight and time as"),
     UniformWithoutColumn: (suite.a_missing_column_is_named, "no error was raised, must be a ValueError"),
     PositiveWeights: (suite.a_wrong_weight_is_named, "weight -2.0: no error was raised"),
     NoLimits: (suite.a_temporal_rule_needs_limits, "no time limits: no error was raised"),

@@ -287,7 +287,7 @@ class SaysNothing(Smallest):
 WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     OtherKey: (
         graph_store.draws_follow_the_specification,
-        "Draw the bits that docs/randomness.md specifies",
+        "Sample the neighbors that docs/randomness.md specifies",
     ),
     SortedFrontier: (
         graph_store.rows_keep_the_order_of_the_frontier,
@@ -299,7 +299,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     NoEmptyRows: (
         graph_store.an_empty_frontier_has_an_entry,
-        "Give an entry without rows for an empty frontier",
+        "Return an entry without rows for an empty frontier",
     ),
     Overwrites: (
         graph_store.the_frontier_does_not_change,
@@ -333,7 +333,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     KeepsAll: (graph_members.kept_edges_are_those_that_were_named, "after keeping every third edge"),
     NegativesByPlace: (
         graph_members.negatives_follow_the_specification,
-        "Draw the negatives that docs/randomness.md specifies",
+        "Sample the negatives that docs/randomness.md specifies",
     ),
     SortedTypes: (graph_store.entries_follow_the_order_of_the_fanouts, "edge types: "),
     AllTypes: (graph_store.types_without_frontier_have_no_entry, "edge types: "),
@@ -383,4 +383,4 @@ def test_an_error_of_the_store_itself_names_the_promise() -> None:
 
     with pytest.raises(KeyError) as caught:
         keep_all(graph_members.PROMISES, lambda plain: Fails(plain.in_memory()))
-    assert any("State the types of the graph" in note for note in caught.value.__notes__)
+    assert any("Return the types of the graph" in note for note in caught.value.__notes__)

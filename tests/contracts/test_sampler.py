@@ -310,7 +310,7 @@ class MakesGroups(Smallest):
 WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     Counts: (suite.samples_are_functions_of_seeds_and_key, "the second sample"),
     NoKey: (suite.draws_depend_on_the_key, "another key gives the same sample"),
-    FirstRowForAll: (suite.every_seed_has_its_row, "Give each seed a row of its node"),
+    FirstRowForAll: (suite.every_seed_has_its_row, "Return a row for the node of each seed"),
     TooManyBlocks: (suite.blocks_lead_from_all_nodes_to_the_seeds, "number of blocks: 2, must be 3"),
     BlocksTurned: (suite.blocks_lead_from_all_nodes_to_the_seeds, "Return consecutive blocks"),
     OtherSources: (suite.edges_are_edges_of_the_graph, "that the graph does not have"),

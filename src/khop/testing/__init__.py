@@ -1,8 +1,9 @@
-"""Contract suites: tests that every implementation of a protocol must pass, including yours.
+"""Contract suites: tests for every implementation of a protocol, such as a custom graph store.
 
 The modules `graph_store`, `graph_rules`, `feature_store`, `rule`, `sampler`, `group_sampler` and
-`batch_source` each have `PROMISES`, a tuple of test functions. A function takes the implementation, or a
-function that makes it, and raises `BrokenPromise` with the promise and the difference. With pytest:
+`batch_source` are suites. The tuple `PROMISES` of a module has its tests. A test is a function that takes an
+implementation, or a function that makes one. If the implementation fails the test, it raises
+`BrokenPromise`. The message states the promise and the difference. With pytest:
 
     from khop.testing import feature_store
 
@@ -10,8 +11,7 @@ function that makes it, and raises `BrokenPromise` with the promise and the diff
     def test_my_store(promise):
         promise(MyStore)
 
-The suites need hypothesis and are imported on first use. All other modules are internal: their names may
-change in any version.
+The suites need hypothesis. All other modules are internal, and their names can change in any version.
 
 Example:
     >>> from khop.testing import rule

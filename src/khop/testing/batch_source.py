@@ -1,7 +1,7 @@
-"""Contract suite of batch sources.
+"""Contract suite for batch sources.
 
-A promise takes a function that is called with khop's source over a small graph, and returns the source under
-test, which must make the same batches.
+A test takes a function that makes the tested source from khop's batch source over a small graph. Both sources
+must make the same batches.
 
 Example:
     >>> from khop.testing import batch_source
@@ -94,7 +94,7 @@ def values(drawn: Drawn) -> list[object]:
 
 @promise
 def a_batch_is_the_sample_of_its_seeds_with_its_columns(make: Make) -> None:
-    """Make the sampler's batch for the seeds and the key, with positions and all columns."""
+    """Make the batch that the sampler returns for the seeds and the key, with all columns."""
     source = make(local())
     source.prepare()
     for request in requests():
@@ -163,7 +163,7 @@ def seeds_are_computed_once_and_not_early(make: Make) -> None:
 
 @promise
 def seeds_of_several_batches_are_computed_at_once(make: Make) -> None:
-    """Compute the seeds of several batches at the same time, if several batches are made at once."""
+    """Compute the seeds of several batches concurrently if several batches are made concurrently."""
     meeting = threading.Barrier(2)
 
     def together(request: BatchRequest) -> BatchRequest:
@@ -185,7 +185,7 @@ def seeds_of_several_batches_are_computed_at_once(make: Make) -> None:
 
 @promise
 def spans_state_the_stages(make: Make) -> None:
-    """State in `spans` the time of sampling, then of gathering."""
+    """Return the time of sampling, then the time of gathering, in `spans`."""
     source = make(local())
     source.prepare()
     for drawn in source.stream(requests(), InFlight()):

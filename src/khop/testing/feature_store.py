@@ -1,6 +1,6 @@
-"""Contract suite of feature stores.
+"""Contract suite for feature stores.
 
-A promise takes a function that makes the store under test from columns, a mapping by type and name.
+A test takes a function that makes the tested store from columns: a mapping from type to tensors by name.
 
 Example:
     >>> from khop.graph.features.table import FeatureTable
@@ -60,7 +60,7 @@ def expect_all_rows(what: str, store: FeatureStore, columns: Columns = SHOP) -> 
 
 @promise
 def rows_are_in_the_order_of_the_ids(make: Make) -> None:
-    """Gather rows in the order of the ids, for the requested columns, up to the limit of each."""
+    """Gather rows in the order of the ids, for each requested column up to its limit."""
     store = make(SHOP)
 
     @examples(data=st.data())
@@ -85,7 +85,7 @@ def rows_are_in_the_order_of_the_ids(make: Make) -> None:
 
 @promise
 def narrow_floats_are_converted_on_request(make: Make) -> None:
-    """Convert narrow floats in `as_float32` to float32, and no other column."""
+    """Convert narrow floats in `as_float32` to float32, but no other columns."""
     wanted = Rows(int64(3, 0), ("x", "sold"), {"x": 1}, frozenset({"x", "sold"}))
     rows = make(SHOP).gather({"item": wanted, BUYS: Rows(int64(5), ("price",), {}, frozenset({"price"}))})
     expect_rows("column 'x' of 'item'", rows["item"]["x"], torch.tensor([[6.0, 7.0]]))
@@ -95,7 +95,7 @@ def narrow_floats_are_converted_on_request(make: Make) -> None:
 
 @promise
 def no_ids_give_no_rows(make: Make) -> None:
-    """Return no rows, with the column's dtype and shape, for no ids."""
+    """Return an empty tensor with the column's dtype and shape for an empty list of ids."""
     rows = make(SHOP).gather({"item": Rows(int64(), ("x",))})["item"]["x"]
     expect_rows("column 'x' of 'item' for no ids", rows, torch.empty((0, 2), dtype=torch.bfloat16))
 
@@ -173,7 +173,7 @@ def an_id_out_of_range_is_named(make: Make) -> None:
 
 @promise
 def specs_state_dtype_and_shape(make: Make) -> None:
-    """State dtype and shape of every column in `specs`."""
+    """Return the dtype and shape of every column from `specs`."""
     specs = make(SHOP).specs
     expected = {
         t: {name: (str(c.dtype).removeprefix("torch."), tuple(c.shape[1:])) for name, c in of_type.items()}
@@ -199,7 +199,7 @@ def rows_are_on_the_output_device(make: Make) -> None:
 
 @promise
 def local_rows_are_a_range_of_the_rows(make: Make) -> None:
-    """State the local rows of every type as an ascending range; all rows, unless it is collective."""
+    """Return an ascending range from `local_rows`, with all rows unless the store is collective."""
     store = make(SHOP)
     expect_equal("type of is_collective", type(store.is_collective), bool)
     for type_, columns in SHOP.items():
@@ -215,7 +215,7 @@ def local_rows_are_a_range_of_the_rows(make: Make) -> None:
 
 @promise
 def numbers_of_threads_change_no_row(make: Make) -> None:
-    """Return a store of the same rows from `with_threads`."""
+    """Return a store with the same rows from `with_threads`."""
     store = make(SHOP)
     for threads in (1, 3):
         expect_all_rows(f"with_threads({threads})", store.with_threads(threads))
@@ -223,7 +223,7 @@ def numbers_of_threads_change_no_row(make: Make) -> None:
 
 @promise
 def a_cache_changes_no_row(make: Make) -> None:
-    """Return a store of the same rows from `cached`, or raise Unsupported."""
+    """Return a store with the same rows from `cached`, or raise Unsupported."""
     store = make(SHOP)
     columns = {"user": ("x", "age"), "item": ("x",)}
     visits = {"user": torch.tensor([2.0, 0.0, 1.0, 3.0]), "item": torch.tensor([1.0, 1.0, 0.0, 0.0, 5.0])}
@@ -248,7 +248,7 @@ def whole_columns_are_those_of_the_store(make: Make) -> None:
 
 @promise
 def added_columns_join_those_of_the_store(make: Make) -> None:
-    """Return a store with additional columns from `with_columns`, or raise Unsupported if any are added."""
+    """Return a store with the added columns from `with_columns`, or raise Unsupported if there are any."""
     store, sells = make(SHOP), ("item", "sold-by", "user")
     expect_all_rows("with_columns of nothing", store.with_columns({}))
     added: Columns = {sells: {"w": torch.arange(3)}}
@@ -259,7 +259,7 @@ def added_columns_join_those_of_the_store(make: Make) -> None:
 
 @promise
 def chosen_rows_are_numbered_from_zero(make: Make) -> None:
-    """Return a store from `choosing`: some rows of some types, numbered from 0, and all rows of others."""
+    """Return a store from `choosing` with the chosen rows, numbered from 0, and all rows of other types."""
     at = int64(1, 3)
     chosen = make(SHOP).choosing({"user": at})
     some: Columns = {**SHOP, "user": {name: column[at] for name, column in SHOP["user"].items()}}

@@ -1,4 +1,4 @@
-"""Contract suite of the members of graph stores other than `sample_hop`."""
+"""Contract suite for all methods of graph stores except `sample_hop`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plain_rows(plain: PlainGraph, edge_type: EdgeType) -> list[list[int]]:
 
 @promise
 def it_states_types_and_counts(make: Make) -> None:
-    """State the types of the graph and the number of nodes and edges of each."""
+    """Return the types of the graph, and the number of nodes and edges of each type."""
     graph = make(SHOP)
     expect_equal("edge types", set(graph.schema.edge_types), set(SHOP.edges))
     expect_equal("node types", set(graph.schema.node_types), set(SHOP.counts))
@@ -55,7 +55,7 @@ def it_states_types_and_counts(make: Make) -> None:
 
 @promise
 def hops_are_drawn_alike_by_their_object(make: Make) -> None:
-    """Draw the same neighbors with the function from `for_hops` as with the store."""
+    """Sample the same neighbors with the function that `for_hops` returns as with `sample_hop`."""
     graph, frontier = make(SHOP), shop_frontier(0, 3, 8)
     hop = Hop(2, {BUYS: 2, BOUGHT_BY: -1, LIKE: 3}, UNIFORM, edge_ids=True)
     expected = graph.sample_hop(frontier, hop, KEY)
@@ -69,7 +69,7 @@ def hops_are_drawn_alike_by_their_object(make: Make) -> None:
 
 @promise
 def original_ids_are_those_before_renumbering(make: Make) -> None:
-    """Return the original ids that key draws, int64 (nodes), or None if nodes were not renumbered."""
+    """Return the ids before renumbering, int64 (nodes), or None if nodes were not renumbered."""
 
     @examples(plain=plain_graphs())
     def check(plain: PlainGraph) -> None:
@@ -108,7 +108,7 @@ def results_are_on_the_frontiers_device(make: Make) -> None:
 
 @promise
 def device_stores_have_the_nodes_and_edges(make: Make) -> None:
-    """Return by `device_stores` a graph with the same edge types and numbers of nodes; or None."""
+    """Return None from `device_stores`, or a graph with the same edge types and numbers of nodes."""
     graph = make(SHOP)
     if graph.device_stores is not None:
         edges, _ = graph.device_stores
@@ -119,7 +119,7 @@ def device_stores_have_the_nodes_and_edges(make: Make) -> None:
 
 @promise
 def preparing_changes_no_draw(make: Make) -> None:
-    """Accept any needs in `prepare`, also twice, and draw the same neighbors afterwards."""
+    """Accept any needs in `prepare`, also when called twice, and then sample the same neighbors."""
     graph, hop = make(SHOP), Hop(1, {LIKE: 3, BUYS: 2}, UNIFORM)
     before = [of_type.nodes.tolist() for of_type in graph.sample_hop(shop_frontier(1, 4), hop, KEY).values()]
     for _ in range(2):
@@ -131,7 +131,7 @@ def preparing_changes_no_draw(make: Make) -> None:
 
 @promise
 def in_degrees_are_the_lengths_of_rows(make: Make) -> None:
-    """Return the number of in-edges of each node from `in_degrees`, int64; or raise Unsupported."""
+    """Return the number of in-edges of each node, int64, from `in_degrees`, or raise Unsupported."""
     graph, nodes = make(SHOP), int64([8, 0, 3, 0])
     for edge_type in SHOP.edges:
         some = nodes[nodes < SHOP.counts[edge_type[2]]]
@@ -145,7 +145,7 @@ def in_degrees_are_the_lengths_of_rows(make: Make) -> None:
 
 @promise
 def edge_values_are_those_of_the_column(make: Make) -> None:
-    """Return the values of edges at any positions in CSC order; or raise Unsupported."""
+    """Return the values of edges at any positions in CSC order, or raise Unsupported."""
     times = list(
         range(-5, len(SHOP.edges[LIKE]) - 5)
     )  # ascending, so that rows sorted by time keep their order
@@ -219,7 +219,7 @@ NEGATIVES = st.builds(UniformNegatives, st.integers(1, 4), exact=st.booleans()) 
 
 @promise
 def negatives_follow_the_specification(make: Make) -> None:
-    """Draw the negatives that docs/randomness.md specifies; or raise Unsupported."""
+    """Sample the negatives that docs/randomness.md specifies, or raise Unsupported."""
 
     @examples(plain=plain_graphs(), negatives=NEGATIVES, data=st.data())
     def check(plain: PlainGraph, negatives: DrawnNegatives, data: st.DataObject) -> None:

@@ -1,6 +1,6 @@
-"""Contract suite of graph stores that draw by weights and times.
+"""Contract suite for graph stores: sampling by weight and by time.
 
-A promise takes a function that makes the store under test from a small graph of lists of edges and columns.
+A test takes a function that makes the tested store from a small graph, which has edges and columns as lists.
 
 Example:
     >>> from khop.testing import graph_rules
@@ -92,7 +92,7 @@ TEMPORAL = st.builds(Temporal, st.just("time"), window=WINDOWS, inner=INNER) | s
 
 @promise
 def draws_by_weight_and_time_follow_the_specification(make: Make) -> None:
-    """Draw the bits that docs/randomness.md specifies for weights and times, prepared or not."""
+    """Sample by weight and time as docs/randomness.md specifies, with and without a call of `prepare`."""
 
     @examples(
         plain=plain_graphs_with_columns(),
@@ -182,7 +182,7 @@ def a_temporal_rule_needs_limits(make: Make) -> None:
 
 @promise
 def edge_types_without_the_column_are_drawn_uniformly(make: Make) -> None:
-    """Draw uniformly from edge types without the column that a rule names."""
+    """Sample uniformly from edge types that do not have the column of the rule."""
     graph = make(with_columns(weight=[1.0] * LIKES, time=[3] * LIKES))
     hop = Hop(1, {BUYS: 3, BOUGHT_BY: 3}, UNIFORM)
     frontier = {"item": Frontier(int64([0, 4])), "user": Frontier(int64([1]))}

@@ -1,7 +1,7 @@
-"""Contract suite of graph stores: draws of one hop by uniform rules, and the other members.
+"""Contract suite for graph stores: uniform sampling of a hop, and all other methods.
 
-A promise takes a function that makes the store under test from a small graph of lists of edges.
-`khop.testing.graph_rules` tests stores that draw by weights and times.
+A test takes a function that makes the tested store from a small graph, which has edges as lists.
+`khop.testing.graph_rules` tests sampling by weight and by time.
 
 Example:
     >>> from khop.testing import graph_store
@@ -50,7 +50,7 @@ def same(one: Mapping[EdgeType, Neighbors], other: Mapping[EdgeType, Neighbors])
 
 @promise
 def draws_follow_the_specification(make: Make) -> None:
-    """Draw the bits that docs/randomness.md specifies, with edge ids in CSC order."""
+    """Sample the neighbors that docs/randomness.md specifies, with their positions in CSC order."""
 
     @examples(plain=plain_graphs(), data=st.data())
     def check(plain: PlainGraph, data: st.DataObject) -> None:
@@ -89,7 +89,7 @@ def draws_follow_the_specification(make: Make) -> None:
 
 
 def check_rows(edge_type: EdgeType, plain: PlainGraph, drawn: Neighbors, expected: list[list[int]]) -> None:
-    """Compare drawn neighbors with the positions of the edges that each row must have."""
+    """Compare sampled neighbors with the positions of the edges that each row must have."""
     edges, indices = [edge for row in expected for edge in row], plain.indices(edge_type)
     offsets = [0, *accumulate(map(len, expected))]
     expect_equal(f"offsets of {edge_type}", drawn.offsets.tolist(), offsets)
@@ -101,7 +101,7 @@ def check_rows(edge_type: EdgeType, plain: PlainGraph, drawn: Neighbors, expecte
 
 @promise
 def entries_follow_the_order_of_the_fanouts(make: Make) -> None:
-    """Give one entry for each edge type of the hop, in the order of its fanouts."""
+    """Return one entry per edge type of the hop, in the order of `hop.fanouts`."""
     graph = make(SHOP)
     for order in ([BUYS, BOUGHT_BY, LIKE], [LIKE, BUYS, BOUGHT_BY]):
         drawn = graph.sample_hop(shop_frontier(0, 1), Hop(1, dict.fromkeys(order, 2), UNIFORM), KEY)
@@ -110,7 +110,7 @@ def entries_follow_the_order_of_the_fanouts(make: Make) -> None:
 
 @promise
 def types_without_frontier_have_no_entry(make: Make) -> None:
-    """Leave out edge types that are not in the fanouts, or have no frontier at their destination."""
+    """Return no entry for edge types without a fanout, or without a frontier of their destination type."""
     graph = make(SHOP)
     frontier = {"item": Frontier(int64([1, 2]))}
     for fanouts, expected in (({BUYS: 2, BOUGHT_BY: 2}, [BUYS]), ({LIKE: 2}, [LIKE])):
@@ -119,7 +119,7 @@ def types_without_frontier_have_no_entry(make: Make) -> None:
 
 @promise
 def an_empty_frontier_has_an_entry(make: Make) -> None:
-    """Give an entry without rows for an empty frontier."""
+    """Return an entry without rows for an empty frontier."""
     hop = Hop(1, {LIKE: 2, BUYS: -1}, UNIFORM, edge_ids=True)
     drawn = make(SHOP).sample_hop({"item": Frontier(int64([]))}, hop, KEY)
     expect_equal("edge types", list(drawn), [LIKE, BUYS])
@@ -130,7 +130,7 @@ def an_empty_frontier_has_an_entry(make: Make) -> None:
 
 @promise
 def a_node_without_edges_has_an_empty_row(make: Make) -> None:
-    """Give an empty row for a node without edges."""
+    """Return an empty row for a node without in-edges."""
     hop = Hop(1, {BUYS: -1}, UNIFORM)
     drawn = make(SHOP).sample_hop({"item": Frontier(int64([8, 0, 8]))}, hop, KEY)[BUYS]
     expect_equal("rows of items 8, 0 and 8", rows_of(drawn), [[], [0, 1, 2, 3, 4, 5], []])
@@ -150,7 +150,7 @@ def rows_keep_the_order_of_the_frontier(make: Make) -> None:
 
 @promise
 def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
-    """Draw independently for different keys, hops and edge types, and reproducibly for the same ones."""
+    """Sample independently for different keys, hops and edge types, and reproducibly for equal ones."""
     a, b = ("item", "a", "item"), ("item", "b", "item")
     edges = {edge_type: [(n, 0) for n in range(200)] for edge_type in (a, b)}
     graph, frontier = make(PlainGraph({"item": 200}, edges)), {"item": Frontier(int64([0]))}
@@ -172,7 +172,7 @@ def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
 
 @promise
 def threads_share_it(make: Make) -> None:
-    """Draw the same neighbors when several threads call `sample_hop` concurrently."""
+    """Sample the same neighbors when several threads call `sample_hop` concurrently."""
     graph, hop = make(SHOP), Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, UNIFORM)
     items = [[start, (start * 5) % 9, 7] for start in range(9)] * 8
     alone = [graph.sample_hop(shop_frontier(*some), hop, KEY) for some in items]
@@ -183,7 +183,7 @@ def threads_share_it(make: Make) -> None:
 
 @promise
 def numbers_of_threads_change_no_draw(make: Make) -> None:
-    """Draw the same neighbors for any `hop.threads`, with frontiers that threads divide."""
+    """Sample the same neighbors for any `hop.threads`."""
     graph = make(SHOP)
     places = torch.arange(900)  # in khop's kernels a thread has 256 rows or more
     frontier = {"item": Frontier(places % 9), "user": Frontier(places % 6)}
@@ -196,7 +196,7 @@ def numbers_of_threads_change_no_draw(make: Make) -> None:
 
 @promise
 def edge_ids_come_on_request(make: Make) -> None:
-    """Give edge ids, int64 positions in CSC order, only if `hop.edge_ids` is set."""
+    """Return edge ids (int64 positions in CSC order) only if `hop.edge_ids` is True."""
     graph, frontier = make(SHOP), shop_frontier(3, 6)
     without = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, UNIFORM), KEY)[LIKE]
     expect(without.edges is None, "edges are returned, although hop.edge_ids is False")

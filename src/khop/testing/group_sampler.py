@@ -1,7 +1,7 @@
-"""Contract suite of samplers that divide the seeds of an epoch into groups, such as `khop.ShadowSampler`.
+"""Contract suite for samplers that divide the seeds of an epoch into groups, such as `khop.ShadowSampler`.
 
-A promise takes a function that makes the sampler under test from a graph store. A sampler without groups must
-raise `khop.errors.Unsupported`.
+A test takes a function that makes the tested sampler from a graph store. A sampler without groups must raise
+`khop.errors.Unsupported`.
 
 Example:
     >>> from khop.testing import group_sampler
@@ -35,7 +35,7 @@ STEP = 3  # groups per step
 
 @promise
 def groups_are_dealt_once_per_epoch(make: Make) -> None:
-    """Return an epoch with each element and each group once from `groups`; Unsupported without groups."""
+    """Return each element and each group once per epoch from `groups`, or raise Unsupported."""
     graph = ring(40, 3).in_memory()
     sampler, nodes = make(graph), {"node": int64([31, 4, 17, 5, 28, 9])}
     if "groups" not in sampler.seed_kinds:

@@ -1,4 +1,4 @@
-"""Promises of a protocol: functions that check an implementation and report the difference."""
+"""Promises of a protocol: test functions that check an implementation and report the difference."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def promise(check: Callable[[Made], None]) -> Callable[[Made], None]:
 
 
 def keep_all(promises: Iterable[Callable[[Made], None]], made: Made) -> None:
-    """Test all promises of a suite, one after the other."""
+    """Run all tests of a suite, one after the other."""
     for each in promises:
         each(made)
 

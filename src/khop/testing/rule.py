@@ -1,7 +1,6 @@
-"""Contract suite of rules: draws of one hop over small graphs, and the mean of many draws.
+"""Contract suite for sampling rules: samples of one hop of small graphs, and the mean of many samples.
 
-A promise takes the rule. The edges of the suite's graphs have the columns "weight" and "time", which the rule
-may read.
+A test takes the rule. All graphs of the suite have the edge columns "weight" and "time" for the rule to read.
 
 Example:
     >>> from khop.testing import rule
@@ -111,7 +110,7 @@ ROWS, KEYS, FANOUT = 100, 20, 2
 
 @promise
 def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
-    """State `is_uniform` only if every edge of a row is equally likely."""
+    """Set `is_uniform` only if every edge of a row is sampled with equal probability."""
     if not rule.is_uniform:
         return
     edges, draws, fanout = 6, 600, 2
@@ -137,9 +136,9 @@ def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
 
 @promise
 def draws_average_to_exact_weights(rule: Rule) -> None:
-    """Weigh neighbors in the mean over 2,000 draws by `exact_weights`, unless that raises an error.
+    """Return weights whose mean over 2,000 samples is `exact_weights`, unless that raises an error.
 
-    Within `Temporal` the inner rule's `exact_weights` decide.
+    For `Temporal`, the mean is compared with `exact_weights` of the inner rule.
     """
     graph = _equal_rows().in_memory()
     if not _estimates(rule, RuleArrays(graph.edges, graph.columns)):
@@ -226,7 +225,7 @@ LARGE = 800  # rows of a frontier that several threads share
 
 @promise
 def it_is_a_value(rule: Rule) -> None:
-    """Be a frozen value: equal, with equal hash and text, after pickling."""
+    """Be a frozen value: a pickled copy is equal, with the same hash and text."""
     again = pickle.loads(pickle.dumps(rule))
     expect_equal("the unpickled rule", again, rule)
     expect_equal("hash of the unpickled rule", hash(again), hash(rule))
@@ -240,9 +239,10 @@ def it_is_a_value(rule: Rule) -> None:
 
 @promise
 def drawn_edges_belong_to_their_rows(rule: Rule) -> None:
-    """Draw edges of each row, at most `most(fanout)`, with weights and times as the rule states.
+    """Sample at most `most(fanout)` edges of each row.
 
-    Weights are there exactly if `has_weights`, times exactly if `has_times`, which `has_paths` needs.
+    They have weights only if `has_weights` is True, and times only if `has_times` is True. If `has_paths` is
+    True, `has_times` must be True.
     """
     expect(rule.has_times or not rule.has_paths, "has_paths without has_times, must have both")
 
@@ -268,7 +268,7 @@ def drawn_edges_belong_to_their_rows(rule: Rule) -> None:
 
 @promise
 def a_row_depends_on_no_other(rule: Rule) -> None:
-    """Draw the same neighbors for a row whatever other rows are in the frontier."""
+    """Sample the same neighbors for a row, regardless of the other rows in the frontier."""
 
     @examples(question=questions(rule), data=st.data())
     def check(question: Question, data: st.DataObject) -> None:
@@ -293,7 +293,7 @@ def a_row_depends_on_no_other(rule: Rule) -> None:
 
 @promise
 def threads_change_no_draw(rule: Rule) -> None:
-    """Draw the same neighbors with any number of threads, for frontiers that threads divide."""
+    """Sample the same neighbors with any number of threads."""
 
     @examples(FEW, question=questions(rule))
     def check(question: Question) -> None:
@@ -316,7 +316,7 @@ def _large(rule: Rule, count: int) -> Frontier:
 
 @promise
 def partitions_change_no_draw(rule: Rule) -> None:
-    """Draw the same sources and weights from a partitioned graph."""
+    """Sample the same sources with the same weights from a partitioned graph."""
 
     @examples(FEW, question=questions(rule), parts=st.integers(2, 3))
     def check(question: Question, parts: int) -> None:
@@ -346,7 +346,7 @@ def _old_ids(plain: PlainGraph, graph: LocalPartitionGraph, node_type: NodeType)
 
 @promise
 def a_kernel_draws_as_the_reference(rule: Rule) -> None:
-    """Draw the same bits with the kernel of `plan` as with `reference`."""
+    """Sample the same neighbors with the kernel of `plan` as with `reference`."""
 
     @examples(question=questions(rule))
     def check(question: Question) -> None:
@@ -362,7 +362,7 @@ def a_kernel_draws_as_the_reference(rule: Rule) -> None:
 
 @promise
 def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
-    """Name in `needs` every array that `plan` reads."""
+    """List every array that `plan` reads in `needs`."""
 
     @examples(question=questions(rule))
     def check(question: Question) -> None:
@@ -380,7 +380,7 @@ def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
 
 @promise
 def a_graph_without_its_columns_is_refused(rule: Rule) -> None:
-    """Accept in `check` a graph with its columns; raise ValueError that names a column that is missing."""
+    """Accept a graph with the required columns in `check`; raise ValueError that names a missing column."""
     needs = {need.column: need for need in rule.needs(BUYS) if need.column}
     specs = {
         column: ColumnSpec("int64" if need.of_integers else "float32", ()) for column, need in needs.items()
@@ -402,7 +402,7 @@ def a_graph_without_its_columns_is_refused(rule: Rule) -> None:
 
 @promise
 def frontier_fields_are_those_that_it_reads(rule: Rule) -> None:
-    """Name time limits in `frontier_fields` exactly if `plan` reads them."""
+    """List time limits in `frontier_fields` if and only if `plan` reads them."""
     fields = rule.frontier_fields
     expect(fields <= set(FrontierField), f"frontier_fields are {set(fields)}, must be some of FrontierField")
     is_read: set[bool] = set()
@@ -424,7 +424,7 @@ def frontier_fields_are_those_that_it_reads(rule: Rule) -> None:
 
 @promise
 def messages_between_ranks_carry_a_draw(rule: Rule) -> None:
-    """Pass frontiers and drawn neighbors through messages between ranks unchanged."""
+    """Send frontiers and sampled neighbors between ranks without changing them."""
 
     @examples(question=questions(rule))
     def check(question: Question) -> None:
@@ -451,7 +451,7 @@ def messages_between_ranks_carry_a_draw(rule: Rule) -> None:
 
 @promise
 def all_neighbors_have_their_exact_weights(rule: Rule) -> None:
-    """Weigh the neighbors of draws with fanout -1 by `exact_weights`; or raise an error with the reason."""
+    """Weight all neighbors (fanout -1) by `exact_weights`, or raise an error with the reason."""
 
     @examples(plain=plain_graphs_with_columns())
     def check(plain: PlainGraph) -> None:
@@ -479,9 +479,9 @@ def all_neighbors_have_their_exact_weights(rule: Rule) -> None:
 
 @promise
 def exact_inference_draws_nothing_at_random(rule: Rule) -> None:
-    """Draw the same edges with any key by the fanouts of `exact_fanout`, which are -1 or the given ones.
+    """Sample the same edges with any key for the fanouts of `exact_fanout`.
 
-    Their order in a row may differ.
+    These fanouts are -1 or the given ones. The order of the edges in a row can differ.
     """
 
     @examples(question=questions(rule))
@@ -504,7 +504,7 @@ def exact_inference_draws_nothing_at_random(rule: Rule) -> None:
 
 @promise
 def degrees_weigh_the_edges_of_a_row(rule: Rule) -> None:
-    """Weigh draws of one neighbor by the rule `degrees` with the number of edges of their rows."""
+    """Return a rule from `degrees` that weights a single sampled neighbor by the degree of its row."""
     counting = rule.degrees
     if counting is None:
         return
@@ -526,7 +526,7 @@ def degrees_weigh_the_edges_of_a_row(rule: Rule) -> None:
 
 @promise
 def shares_add_up_to_one(rule: Rule) -> None:
-    """Give weights that add up to 1 in each row with neighbors, for the fanouts of `has_shares`."""
+    """Return weights that add up to 1 in each row with neighbors, for fanouts with `has_shares`."""
     if not any(rule.has_shares(fanout) for fanout in (-1, 2)):
         return
 

@@ -1,6 +1,6 @@
-"""Contract suite of samplers of seed nodes.
+"""Contract suite for samplers of seed nodes.
 
-A promise takes a function that makes the sampler under test from a graph store.
+A test takes a function that makes the tested sampler from a graph store.
 
 Example:
     >>> from khop.testing import sampler
@@ -89,7 +89,7 @@ def numbers_of_threads_change_no_sample(make: Make) -> None:
 
 @promise
 def every_seed_has_its_row(make: Make) -> None:
-    """Give each seed a row of its node; duplicate seeds share a row, and nodes are unique within a tree."""
+    """Return a row for the node of each seed; duplicate seeds share a row, and nodes are unique in a tree."""
 
     @examples(plain=plain_graphs(), data=st.data())
     def check(plain: PlainGraph, data: st.DataObject) -> None:
@@ -115,7 +115,7 @@ def every_seed_has_its_row(make: Make) -> None:
 
 @promise
 def blocks_lead_from_all_nodes_to_the_seeds(make: Make) -> None:
-    """Return consecutive blocks: the first from all nodes, the last with rows for the seeds."""
+    """Return consecutive blocks: the first has all nodes as sources, the last has rows for the seeds."""
 
     @examples(plain=plain_graphs(), data=st.data())
     def check(plain: PlainGraph, data: st.DataObject) -> None:
@@ -268,7 +268,7 @@ def a_failed_sample_changes_no_later_one(make: Make) -> None:
 
 @promise
 def no_seeds_give_a_sample(make: Make) -> None:
-    """Return a sample for no seeds, because a rank may have none in a step."""
+    """Return a sample for an empty list of seeds, because a rank can have no seeds in a step."""
     sample = make(ring(10, 2).in_memory()).sample(ring_seeds(), KEY)
     expect_equal("seed_index", sample.seed_index["node"].tolist(), [])
 
@@ -290,7 +290,7 @@ def wrong_seeds_are_named(make: Make) -> None:
 
 @promise
 def it_states_what_it_takes(make: Make) -> None:
-    """State the graph, the kinds of seeds, supported needs, and settings or a remedy."""
+    """Return the graph, the kinds of seeds, needs that the graph supports, and settings or an error."""
     graph = SHOP.in_memory()
     sampler = make(graph)
     expect(sampler.graph is graph, f"graph is {sampler.graph}, must be the store that it was made with")
@@ -377,7 +377,7 @@ def _check_evaluation(evaluation: Sampler, graph: GraphStore, edge_ids: bool) ->
 
 @promise
 def draws_depend_on_the_key(make: Make) -> None:
-    """Return another sample for another key."""
+    """Return different samples for different keys."""
     sampler, seeds = make(ring(300, 40).in_memory()), ring_seeds(3, 200)
     first = values_of(sampler.sample(seeds, KEY))
     expect(values_of(sampler.sample(seeds, KEY.plus(1))) != first, "another key gives the same sample")
