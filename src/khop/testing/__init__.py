@@ -11,7 +11,7 @@ implementation, or a function that makes one. If the implementation fails the te
     def test_my_store(promise):
         promise(MyStore)
 
-The suites need hypothesis. All other modules are internal, and their names can change in any version.
+The suites need hypothesis. All other modules are internal: their names may change in any version.
 
 Example:
     >>> from khop.testing import rule
