@@ -116,7 +116,7 @@ def test_each_reason_for_a_card_out_of_reach_has_its_own_remedy() -> None:
         ("12.8", "570.1", ""): NOTE,  # hidden
         ("12.8", "570.1", None): WRONG,  # too old a driver
     }
-    found = {case: by_name(cards(machine(case[0], 0), case[1], case[2]))["cards"] for case in cases}
+    found = {case: by_name(cards(machine(case[0], 0), case[1], case[2]))["GPU"] for case in cases}
     assert {case: each.state for case, each in found.items()} == cases
     assert len({each.remedy for each in found.values()}) == 4
 

@@ -35,7 +35,10 @@ def test_every_node_has_a_row_and_its_id_and_stdout_says_where(
         "run": "a", "checkpoint": "best", "values": "embeddings", "files": ["e.npy"], "rows": [600],
         "seconds": 0,
     }  # fmt: skip
-    assert "up to 77.1 kB of disk while it runs; 43.3 kB stay; work in e.npy.unfinished" in ran.stderr
+    assert (
+        "needs up to 77.1 kB of disk space; the result takes 43.3 kB; unfinished work is in e.npy.unfinished"
+        in ran.stderr
+    )
     assert np.load("e.npy").shape == (600, 16)
     assert np.array_equal(np.load("e.ids.npy"), np.arange(600))
 

@@ -27,7 +27,13 @@ def test_it_prints_both_placements_and_what_holds_them_up(khop_command: Command)
     assert (done.code, done.stderr) == (0, "")
     said = " ".join(done.stdout.split())
     assert "2,449,029 nodes, 122,900,000 edges on 4 machines: a step of 4,096 seeds" in said
-    for line in ("memory", "of these, not in the cache", "exchanges of a batch 3 12", "a step", "bottleneck"):
+    for line in (
+        "memory",
+        "of these, not in the cache",
+        "collectives per batch 3 12",
+        "a step",
+        "bottleneck",
+    ):
         assert line in said
     assert "--measure" in said
 

@@ -83,6 +83,6 @@ def test_an_inference_of_which_a_rank_is_killed_names_it_and_continues_to_the_sa
     assert children(running.pid) == []
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
     assert not Path("rows.npy").exists()
-    assert "continuing in rows.npy.unfinished" in infer_here("a", "--out", "rows.npy", *CHUNKS)
+    assert "continues from rows.npy.unfinished" in infer_here("a", "--out", "rows.npy", *CHUNKS)
     assert Path("rows.npy").read_bytes() == Path("whole.npy").read_bytes()
     assert not Path("rows.npy.unfinished").exists()

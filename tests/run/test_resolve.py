@@ -125,6 +125,15 @@ def test_what_the_graph_or_machine_does_not_have_is_named_with_what_there_is(
     assert str(caught.value) == sentence
 
 
+def test_a_note_on_the_width_of_embeddings_has_one_reason(shop: Path) -> None:
+    task = {"label": "color", "test_split": "val", "val_split": "val"}
+    raw = RawRun({"graph": str(shop), "task": task, "model": {"embedded_types": "all"}}, "run.toml")
+    config = checked(raw)
+    run = resolve(config, graph_folder(config, raw, shop.parent / "cache"), raw)
+    notes = [note for note in notes_of(run, open_folder(shop).schema, raw) if "model.embedding " in note]
+    assert notes == ["model.embedding is 32, the default width with model.embedded_types"]
+
+
 @pytest.mark.parametrize(
     ("columns", "model", "note"),
     [

@@ -170,20 +170,20 @@ def cards(torch: ModuleType, driver: str | None, visible: str | None) -> Iterato
         found = "torch is a CPU-only build"
         build = "install torch with GPU support: https://pytorch.org/get-started/locally"
         if driver is None:
-            yield Finding("GPUs", "cards", f"none; {found}; training runs on the CPU")
+            yield Finding("GPUs", "GPU", f"none; {found}; training runs on the CPU")
         else:
-            yield Finding("GPUs", "cards", f"{found}, although there is a driver", WRONG, build)
+            yield Finding("GPUs", "GPU", f"{found}, although there is a driver", WRONG, build)
         return
     if not torch.cuda.is_available():
         if visible is not None and visible.strip() in ("", "-1"):
             unset = "unset CUDA_VISIBLE_DEVICES"
-            yield Finding("GPUs", "cards", "hidden by CUDA_VISIBLE_DEVICES", NOTE, unset)
+            yield Finding("GPUs", "GPU", "hidden by CUDA_VISIBLE_DEVICES", NOTE, unset)
         elif driver is None:
             found = f"none; torch is a build for {kind}; training runs on the CPU"
-            yield Finding("GPUs", "cards", found, NOTE)
+            yield Finding("GPUs", "GPU", found, NOTE)
         else:
             found = f"torch for {kind} finds no GPU with driver {driver}"
-            yield Finding("GPUs", "cards", found, WRONG, "nvidia-smi (then update the driver, or torch)")
+            yield Finding("GPUs", "GPU", found, WRONG, "nvidia-smi (then update the driver, or torch)")
         return
     for number in range(torch.cuda.device_count()):
         (free, total), capability = torch.cuda.mem_get_info(number), torch.cuda.get_device_capability(number)
@@ -251,7 +251,7 @@ def cores(
     load = os.getloadavg()[0] if load is None else load
     found = f"{load:.1f} running threads on {of_machine} cores"
     if load > of_machine:
-        found = f"{found}: other programs take the cores"
+        found = f"{found}: other programs use the cores"
         yield Finding("cores", "load", found, WRONG, "top -o %CPU (shows these programs)")
     else:
         yield Finding("cores", "load", found)

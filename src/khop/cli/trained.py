@@ -224,7 +224,7 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
             "messages pass over all edges, including those after the cut-offs; to use the edges that the "
             "evaluation of a split uses, give --split",
         )
-    say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
+    say(console, f"needs up to {in_bytes(inference.bytes_needed)} of disk space; {_left(inference)}")
     bar = counting_bar("computing nodes of all layers", rank)
     with _stoppable(inference, rank), terminations_raised(), bar as progress:
         files = inference.run(progress, in_flight_of(run.config))
@@ -295,8 +295,8 @@ def ids_of(file: Path) -> Tensor:
 
 
 def _left(inference: Inference) -> str:
-    word = "continuing in" if inference.work_folder.is_dir() else "work in"
-    return f"{in_bytes(inference.bytes_kept)} stay; {word} {inference.work_folder}"
+    state = "continues from" if inference.work_folder.is_dir() else "unfinished work is in"
+    return f"the result takes {in_bytes(inference.bytes_kept)}; {state} {inference.work_folder}"
 
 
 @contextmanager

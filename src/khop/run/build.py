@@ -185,7 +185,8 @@ def notes_of(config: RunConfig, schema: Schema, raw: RawRun) -> list[str]:
     written = given if isinstance(given, Mapping) else {}
     if model.column != "x" and "column" not in written:
         notes.append(f"model.column is {model.column!r}: it is the only column of numbers of nodes")
-    if model.embedding and written.get("embedding") is None:
+    is_chosen = any(note.startswith("model.embedding ") for note in notes)
+    if model.embedding and written.get("embedding") is None and not is_chosen:
         notes.append(
             f"model.embedding is {model.embedding}: no node type has a column, so embeddings are trained"
         )

@@ -50,7 +50,7 @@ def proposed_run(path: Path) -> str:
     lines, seeds = _nodes(folder, labels) if labels else _links(path, folder)
     cut_offs = recorded_cut_offs(folder)
     head = [
-        f"# A run on {path}: khop train FILE. Settings that are left out have their defaults.",
+        f"# A run on {path}: khop train FILE. Other settings have their defaults.",
         f"graph = {_text(str(path))}",
     ]
     if cut_offs is not None:
