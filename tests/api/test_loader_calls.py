@@ -16,11 +16,12 @@ from khop.sampling.links.link_seeds import Links
 from khop.sampling.links.links import LinkSampler
 from khop.sampling.rules.temporal import Temporal
 from support.in_process import connected
-from support.small_folders import write_learnable_graph
+from support.small_folders import ITEM, write_learnable_graph
 from support.small_runs import SmallRun, without_seconds
 from support.typed_shop import BUYS, bits, shop
 
 GRAPH = shop()
+EDGE = (ITEM, "like", ITEM)
 SEEDS = {"item": torch.arange(30), "user": torch.arange(0, 40, 3)}
 COLUMNS = {"user": ["x"], "item": ["x", "price"]}
 
@@ -208,6 +209,25 @@ def test_a_graph_on_servers_gives_the_same_batches(tmp_path: Path) -> None:
     assert [bits(batch) for batch in there] == [bits(batch) for batch in here]
     assert threading.current_thread().name not in names
     assert bits(there([5, 3, 5])) == bits(here([5, 3, 5]))
+
+
+def test_a_graph_on_servers_gives_batches_of_any_list_there(tmp_path: Path) -> None:
+    """Seeds of a list are named by their numbers in it: those of another list than the loader's."""
+    graph = khop.open_graph(write_learnable_graph(tmp_path / "graph"))
+    remote = connected(graph)
+    for seeds in (lambda one: one.split("train"), lambda one: range(4)):
+        here, there = (
+            Loader(NeighborSampler(one, [3, 2]), seeds(one), 64, columns=["x"]) for one in (graph, remote)
+        )
+        for split in ("val", "train", "val"):
+            assert bits(there(remote.split(split))) == bits(here(graph.split(split)))
+        assert [bits(batch) for batch in there] == [bits(batch) for batch in here]
+    splits = [khop.split_links(one, EDGE, val=0.2, test=0.2, negatives=0) for one in (graph, remote)]
+    here, there = (
+        Loader(LinkSampler(split.train, [3], negatives=khop.UniformNegatives()), split.train_links, 64)
+        for split in splits
+    )
+    assert bits(there(splits[1].val_links)) == bits(here(splits[0].val_links))
 
 
 @pytest.mark.parametrize(

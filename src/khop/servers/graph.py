@@ -496,25 +496,37 @@ class RemoteSource:
             sent, arrival = transfer.send(drawn)
             return replace(sent, arrival=arrival)
 
+    def _settings_of(self, request: BatchRequest, seeds: Seeds) -> SourceSettings:
+        """Return the settings with the list that the numbers of the seeds refer to.
+
+        `loader(seeds)` may have another list than the loader.
+        """
+        reference = None if seeds.listed is None or request.order is None else request.order.seeds.reference
+        listed = self.settings.seeds if reference is None else list_of_seeds(reference)
+        return self.settings if listed == self.settings.seeds else replace(self.settings, seeds=listed)
+
     def _answer(self, request: BatchRequest, seeds: Seeds, stop: threading.Event | None) -> Answer[Drawn]:
         context = CallContext(BATCH, request.epoch, request.step, stop, words=request.words)
+        settings = self._settings_of(request, seeds)
 
         def receive(pieces: Iterator[Buffer]) -> Drawn:
             answer = self.view.read(pieces, BATCH, BatchAnswer)
             with self.view.checking():
                 found = (answer.settings, answer.epoch, answer.step)
-                if found != (self.settings.digest, request.epoch, request.step):
+                if found != (settings.digest, request.epoch, request.step):
                     raise ValueError(f"answer: has settings, epoch and step {found}, asked was another batch")
                 return self._check.checked(answer.batch, monotonic() - answer.seconds)
 
         def query(with_settings: bool) -> bytes:
             asked = BatchOf.of(
-                self.settings, seeds, request.key, request.epoch, request.step, with_settings=with_settings
+                settings, seeds, request.key, request.epoch, request.step, with_settings=with_settings
             )
             return message(BATCH, self.view.fingerprint, asked)
 
         # Until all servers have answered, requests carry the settings: a retry may reach another server.
         exchange = self.view.exchange
+        if settings is not self.settings:  # of one batch
+            return exchange.ask(context, query(True), receive)
         try:
             first = exchange.ask(context, query(len(self._knowing) < len(exchange.addresses)), receive)
         except UnknownSettings:
