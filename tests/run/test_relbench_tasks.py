@@ -174,6 +174,32 @@ def test_a_recommendation_task_trains_from_the_command_and_is_scored_by_map(
             assert 0 < expected < 1
 
 
+def test_the_graph_does_not_have_the_column_that_a_task_completes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An autocomplete task predicts a column of the database, here with more than two texts."""
+    monkeypatch.chdir(tmp_path)
+    write_database(Path("rel-own"))
+    table = pq.read_table("rel-own/db/races.parquet")
+    weather = pa.array([("dry", "wet", "fog")[race % 3] for race in range(RACES)])
+    table = table.append_column("weather", weather)
+    stored(Path("rel-own/db/races.parquet"), table, {"circuitId": "circuits"}, "date", "raceId")
+    for split, first, last in (("train", 0, 70), ("val", 70, 90), ("test", 90, RACES)):
+        rows = table.select(["date", "raceId", "weather"]).slice(first, last - first)
+        stored(Path(f"rel-own/tasks/weather/{split}.parquet"), rows, {"raceId": "races"}, "date")
+    cut_offs = ("--val", LIMITS["val"], "--test", LIMITS["test"])
+    named = ("import", "relbench:rel-own", "own", "--root", "rel-own", *cut_offs, "--task", "weather")
+    assert command(*named) == 0
+    assert "weather of races is the label" in capfd.readouterr().out.replace("\n", " ")
+    task = read_toml(Path("own-weather/run.toml")).values["task"]
+    assert task == {
+        "kind": "node-classification", "target": "races", "label": "weather", "metric": "accuracy",
+    }  # fmt: skip
+    assert set(khop.open_graph("own").schema.columns["races"]) == {"time"}
+    assert command("import", "relbench:rel-own", "all", "--root", "rel-own", *cut_offs) == 0
+    assert set(khop.open_graph("all").schema.columns["races"]) > {"time"}
+
+
 def test_files_of_other_tasks_and_without_keys_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

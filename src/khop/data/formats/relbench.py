@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.importers import ImportContext, Relbench
-from khop.data.tables.packages import pa, pc, pq, reading
+from khop.data.tables.packages import is_text, pa, pc, pq, reading
 from khop.data.tables.pipeline import import_tables
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.remote import refuse_existing_in_store, with_urls
@@ -46,6 +46,13 @@ class RelbenchTable:
         if key is None:
             rows = rows.append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
         return cls(path.stem, rows.replace_schema_metadata(None), key or ROW, links, time)
+
+    def without(self, column: str) -> RelbenchTable:
+        """Return the table without a feature or a foreign key; unchanged if it has no such column."""
+        if column not in self.rows.column_names or column in (self.key, self.time):
+            return self
+        links = {name: table for name, table in self.links.items() if name != column}
+        return replace(self, rows=self.rows.drop_columns([column]), links=links)
 
 
 def relbench_spec(tables: list[RelbenchTable], val: date, test: date) -> dict[str, Any]:
@@ -205,8 +212,11 @@ def relbench_task(folder: Path, name: str, database: str) -> RelbenchLabels | Re
         every = pa.concat_tables(pq.read_table(path).select([*ends, time]) for path in files.values())
         return RelbenchLinks(name, every.replace_schema_metadata(None), ends, time, _COUNTS.get(database, 10))
     ((entity, node_type),) = ends.items()
-    is_class = pc.count_distinct(rows.column(labels[0])).as_py() <= _CLASSES
-    kind, metric = ("node-classification", "roc-auc") if is_class else ("node-regression", "mae")
+    labeled = rows.column(labels[0])
+    is_binary = pc.count_distinct(labeled).as_py() <= _CLASSES
+    is_class = is_binary or is_text(labeled.type)
+    kind = "node-classification" if is_class else "node-regression"
+    metric = "roc-auc" if is_binary else "accuracy" if is_class else "mae"
     return RelbenchLabels(name, files, entity, node_type, time, labels[0], kind, metric)
 
 
@@ -228,7 +238,7 @@ def _inline(values: Mapping[str, str]) -> str:
 
 
 _COUNTS = {"rel-hm": 12, "rel-avito": 12, "rel-stack": 100}  # K of a database's recommendations, else 10
-_CLASSES = 2  # distinct labels of a classification: RelBench's are binary; other numbers are regressed
+_CLASSES = 2  # distinct numbers of a classification; more are regressed
 _ADDRESS = "https://relbench.stanford.edu/download"
 _CUT_OFFS: Mapping[str, tuple[date, date]] = {  # RelBench's first days of validation and test
     "rel-f1": (date(2005, 1, 1), date(2010, 1, 1)),
@@ -265,7 +275,12 @@ class RelbenchImporter:
             home = self._folder(f"tasks/{asked}", names, "train.parquet", source, notice)
             task = relbench_task(home, asked, name)
         paths = sorted(folder.glob("*.parquet"), key=lambda path: path.name.encode())
-        spec = relbench_spec([RelbenchTable.read(path) for path in paths], *self._cut_offs())
+        label = (task.node_type, task.label) if isinstance(task, RelbenchLabels) else ("", "")
+        read = [RelbenchTable.read(path) for path in paths]
+        # The table of an autocomplete task still has the column to predict.
+        kept = [one.without(label[1]) if one.name == label[0] else one for one in read]
+        is_hidden = any(one is not other for one, other in zip(kept, read, strict=True))
+        spec = relbench_spec(kept, *self._cut_offs())
         if task is not None:
             spec["edges"] |= task.edges
         given = self.context
@@ -275,7 +290,8 @@ class RelbenchImporter:
         write_run(task, tables, out)
         self.context.further.append(tables)
         run = shlex.quote(str(tables / "run.toml"))
-        return f"{done.counts()}\n{task}: train on them by khop train {run}"
+        note = f"\n{label[1]} of {label[0]} is the label, so the graph does not have it"
+        return f"{done.counts()}\n{task}: train on them by khop train {run}{note if is_hidden else ''}"
 
     def _folder(
         self, archive: str, names: list[str], content: str, source: str, notice: ProgressCallback | None
