@@ -153,6 +153,34 @@ def test_what_does_not_fit_is_refused(
     assert not Path("today").exists()
 
 
+CLASSES = """
+    graph = "shop"
+    task = { kind = "node-classification", target = "item" }
+    sampler = { fanouts = [4] }
+    model = { hidden = 8, embedding = 0 }
+    training = { epochs = 1 }
+"""
+
+
+def test_other_classes_of_the_same_label_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command
+) -> None:
+    """The rows of the last layer are in the order of the classes, so equal shapes do not suffice."""
+    monkeypatch.chdir(tmp_path)
+    tables = shop_tables()
+    kinds = pa.array([{"hat": "boot", "shoe": "sock"}[kind] for kind in tables["item"]["kind"].to_pylist()])
+    renamed = tables["item"].set_column(tables["item"].schema.get_field_index("kind"), "kind", kinds)
+    khop.import_tables(shop_spec(tables), "shop")
+    khop.import_tables(shop_spec({**tables, "item": renamed}), "other")
+    Path("run.toml").write_text(CLASSES)
+    train(khop_command, "--out", "yesterday")
+    ran = khop_command("train", "run.toml", "--graph", "other", "--start-from", "yesterday", "--out", "today")
+    assert ran.code == 2
+    words = "its classes of item are hat, shoe, and those of this run are boot, sock"
+    assert words in " ".join(ran.stderr.split())
+    train(khop_command, "--start-from", "yesterday", "--out", "today")
+
+
 @pytest.mark.long
 def test_embeddings_of_a_graph_that_is_gone_are_refused(yesterday: Path, khop_command: Command) -> None:
     khop.append("shop", delete={"user": ["u0"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ from khop.data.builtin import builtin_folder, builtin_names
 from khop.distributed.processes.group import this_group
 from khop.graph.folder import Folder
 from khop.graph.layout import owner_of
-from khop.graph.node_ids import nodes_in
+from khop.graph.node_ids import LABEL, label_records, nodes_in
 from khop.graph.partitions.parts_folder import known_folder
 from khop.graph.remote import local_path
 from khop.graph.snapshots import folder_with
 from khop.models.encoder import Encoder, refuse_other_tables
 from khop.run.build import Run, has_node_tables, recorded_graph
-from khop.run.read import CHECKPOINTS, CONFIG, is_run_folder, read_toml
+from khop.run.read import CHECKPOINTS, CONFIG, is_run_folder, read_toml, value_in
 from khop.schema import NodeType
 from khop.training.run_output import BEST
 from khop.training.trainer import Trainer
@@ -35,6 +36,7 @@ def start_from(run: Run, trainer: Trainer) -> list[str]:
     if config.start_from is None:
         return []
     checkpoint = checkpoint_of(Path(config.start_from))
+    _refuse_other_classes(run, checkpoint)
     nodes = _nodes(run, checkpoint) if has_node_tables(run.model, run.run_task.whole) else {}
     trainer.start_from(checkpoint, nodes, optimizer=config.start_optimizer)
     counts = {t: int((of_type < 0).sum()) for t, of_type in nodes.items()}
@@ -48,6 +50,46 @@ def start_from(run: Run, trainer: Trainer) -> list[str]:
 def checkpoint_of(path: Path) -> Path:
     """Return a checkpoint, or the best one of a run folder."""
     return path / CHECKPOINTS / BEST if is_run_folder(path) else path
+
+
+def _refuse_other_classes(run: Run, checkpoint: Path) -> None:
+    """Raise ValueError if the label of both runs has other classes, or in another order. Collective."""
+    group, task = this_group(), run.config.task
+    with group.exchanging("reading the classes of the checkpoint"):
+        before = _classes_before(checkpoint, task.target, task.label) if group.rank == 0 else ()
+        given = json.loads(group.share_bytes(json.dumps(before).encode()))
+    now = _classes(run.config.seeds.classes, run.graph.folder, task.target, task.label)
+    if given and now and given != [*now]:
+        raise ValueError(
+            f"start_from is {run.config.start_from!r}: its classes of {task.target} are {', '.join(given)}, "
+            f"and those of this run are {', '.join(now)}, so outputs would stand for other classes; give the "
+            "label the classes of that run, by seeds.classes or in the import, or leave start_from out"
+        )
+
+
+def _classes_before(checkpoint: Path, target: str | None, label: str | None) -> tuple[str, ...]:
+    """Return the classes of the run of a checkpoint; () if they are unknown, or of another label."""
+    home = checkpoint.parent.parent / CONFIG
+    values = read_toml(home).values if home.is_file() else {}
+    named = [value_in(values, f"task.{name}") for name in ("target", "label")]
+    if None in named or named != [target, label]:
+        return ()
+    name, classes = str(value_in(values, "graph")), value_in(values, "seeds.classes")
+    path = builtin_folder(name, cache_folder()) if name in builtin_names() else local_path(name)
+    try:
+        folder = known_folder(path) if path.is_dir() else None
+    except ValueError:  # another folder has its name now
+        folder = None
+    return _classes(classes if isinstance(classes, list) else [], folder, target, label)
+
+
+def _classes(
+    named: Sequence[str], folder: Folder | None, target: str | None, label: str | None
+) -> tuple[str, ...]:
+    """Return the classes of a run: those of its seed tables, or of the labels of its graph."""
+    if named or folder is None or label != LABEL:
+        return tuple(named)
+    return tuple(label_records(folder).get(target or "", {}).get("classes", ()))
 
 
 def _nodes(run: Run, checkpoint: Path) -> dict[NodeType, Tensor]:
