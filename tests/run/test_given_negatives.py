@@ -28,7 +28,7 @@ from support.later_shops import ITEMS, shop_spec, shop_tables
 from support.started_ranks import StartedRanks
 from training.test_evaluations import assert_equal_runs
 
-BUYS = ("user", "buys", "item")
+BUYS, REVERSE = ("user", "buys", "item"), ("item", "bought-by", "user")
 
 
 def ogb_mrr(links: Tensor, negatives: Tensor) -> float:
@@ -318,6 +318,82 @@ def test_the_command_takes_files_for_an_evaluation(
     files = ("--link-val-negatives", "val-pairs.parquet", "--split", "val")
     assert command("evaluate", str(tmp_path / "run"), *files) != 0
     assert "ranks each link among its negatives" in capfd.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_links_of_an_undirected_type_have_the_direction_of_their_rows(tmp_path: Path, turned: bool) -> None:
+    """Sets of OGB and HeaRT list a link in any direction. Negatives replace the destination of the row."""
+    random, knows = np.random.default_rng(3), ("node", "knows", "node")
+    ends = np.unique(np.sort(random.integers(20, size=(80, 2)), axis=1), axis=0)
+    ends = torch.from_numpy(ends[ends[:, 0] < ends[:, 1]].T.copy())
+    both = torch.cat([ends, ends.flip(0)], 1)
+    part = (torch.arange(ends.shape[1]) % 5 - 2).clamp(min=0)  # 0 training, 1 validation, 2 test
+    links = khop.EdgeTable(*both, {"split": part.repeat(2).to(torch.int8)}, reverse_of=knows)
+    khop.write_graph(tmp_path / "graph", {"node": khop.NodeTable(20)}, {knows: links})
+    files = {}
+    for number, split in ((1, "val"), (2, "test")):
+        of_split = ends[:, part == number]
+        sources, destinations = of_split.flip(0) if turned else of_split
+        negatives = random.integers(20, size=(len(sources), 4)).tolist()
+        table = pa.table(
+            {"source": sources.numpy(), "destination": destinations.numpy(), "negatives": negatives}
+        )
+        pq.write_table(table, tmp_path / f"{split}.parquet")
+        files[f"{split}_negatives"] = str(tmp_path / f"{split}.parquet")
+    given = {
+        "graph": str(tmp_path / "graph"),
+        "task": {"kind": "link-prediction"},
+        "links": {**files, "decoder": "mlp"},
+        "model": {"hidden": 8, "embedding": 4},
+        "precision": "float64",
+    }
+    one = prepare(RawRun(given, "run.toml"), tmp_path)
+    table, split = pq.read_table(tmp_path / "val.parquet"), one.run_task.split  # type: ignore[attr-defined]
+    rows = node_rows(one.model.encoder, split.val, split.val.features, ["node"])["node"]  # type: ignore[arg-type]
+    sources, destinations, others = (torch.tensor(column.to_pylist()) for column in table.columns)
+    with torch.no_grad():
+        score = one.model.decoder(knows)  # type: ignore[operator]
+        of_links = score(rows[sources], rows[destinations])
+        of_others = score(rows[sources].unsqueeze(1), rows[others])
+    assert one.scores(("val",), unwatched)["val"] == pytest.approx(ogb_mrr(of_links, of_others), rel=1e-12)
+
+
+def test_a_link_without_negatives_is_named_before_training(folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(folder / "val-lists.parquet")
+    lists = [None, *table["negatives"].to_pylist()[1:]]
+    pq.write_table(table.set_column(2, "negatives", pa.array(lists)), tmp_path / "none.parquet")
+    with pytest.raises(ValueError, match=r"link from node \d+ to node \d+ has no negative, and so for 1 of"):
+        made(folder, links={"val_negatives": str(tmp_path / "none.parquet")})
+    sources = table.append_column("negative_sources", pa.array([["u1"]] * len(table)))
+    pq.write_table(sources.set_column(2, "negatives", pa.array(lists)), tmp_path / "both.parquet")
+    one = made(folder, links={"val_negatives": str(tmp_path / "both.parquet")})
+    assert 0 < one.scores(("val",), unwatched)["val"] <= 1
+
+
+def test_the_reverse_type_has_the_columns_of_the_table(folder: Path, tmp_path: Path) -> None:
+    """The file for links from items to users names the ids as the imported table does."""
+    target = {"target": "item bought-by user"}
+    ends = ends_of_links(made(folder, task=target).run_task.split.val_links, REVERSE).numpy()  # type: ignore[attr-defined]
+    columns = {"item_id": ids(ends[0], "i"), "user_id": ids(ends[1], "u")}
+    table = pa.table({**columns, "negatives": [["u1"]] * ends.shape[1]})
+    pq.write_table(table, tmp_path / "turned.parquet")
+    one = made(folder, task=target, links={"val_negatives": str(tmp_path / "turned.parquet")})
+    assert 0 < one.scores(("val",), unwatched)["val"] <= 1
+
+
+def test_a_resumed_run_has_the_same_negatives(folder: Path, tmp_path: Path) -> None:
+    table, path = pq.read_table(folder / "val-lists.parquet"), tmp_path / "val.parquet"
+    pq.write_table(table, path)
+
+    def trainer() -> khop.Trainer:
+        return made(folder, links={"val_negatives": str(path)}).trainer(tmp_path / "out", Unwatched())
+
+    trainer().fit()
+    trainer().resume()
+    lists = [["i1", "i2"], *table["negatives"].to_pylist()[1:]]
+    pq.write_table(table.set_column(2, "negatives", pa.array(lists)), path)
+    with pytest.raises(ValueError, match=r"content of links\.val_negatives was \w+ and is \w+"):
+        trainer().resume()
 
 
 def command(*words: str) -> int:

@@ -17,8 +17,11 @@ import torch
 import khop
 from data.tables.shop import at
 from khop.cli.main import run
+from khop.graph import layout
+from khop.graph.partitions.parts_folder import known_folder
 from khop.run.build import prepare
 from khop.run.read import RawRun
+from khop.run.seed_tables import node_lookup
 from khop.training.step_clock import Unwatched
 from support.covered import covered
 from support.killed_runs import killed_and_continued
@@ -221,11 +224,14 @@ def numbers(out: Path) -> list[dict[str, float]]:
     return [{n: v for n, v in json.loads(line).items() if isinstance(v, float)} for line in lines]
 
 
-def test_files_of_text_are_read_as_those_with_types(folder: Path, tmp_path: Path) -> None:
-    """CSV with times in text: the same rows, so the same batches."""
+@pytest.mark.parametrize("as_numbers", [False, True])
+def test_files_of_text_are_read_as_those_with_types(folder: Path, tmp_path: Path, as_numbers: bool) -> None:
+    """CSV with times in text, as dates or as numbers in the unit of the graph: the same rows and batches."""
     paths = {}
     for split in ("train", "val"):
         table = pq.read_table(folder / f"{split}.parquet").drop_columns(["tags"])
+        if as_numbers:
+            table = table.set_column(1, "day", table["day"].cast(pa.timestamp("us")).cast(pa.int64()))
         paths[split] = str(tmp_path / f"{split}.csv")
         pyarrow.csv.write_csv(table, paths[split])
     runs = [
@@ -239,6 +245,71 @@ def test_files_of_text_are_read_as_those_with_types(folder: Path, tmp_path: Path
         assert torch.equal(one.seed_column("label"), other.seed_column("label"))
         assert torch.allclose(one.seed_weights, other.seed_weights, rtol=1e-12)
     assert runs[0].run_task.splits == ("train", "val")
+
+
+def test_times_in_text_are_whole_numbers_where_the_graph_has_no_unit(tmp_path: Path) -> None:
+    links = khop.EdgeTable(torch.arange(9), torch.arange(1, 10) % 9, {"time": torch.arange(9)})
+    nodes = khop.NodeTable(columns={"x": torch.eye(9)})
+    khop.write_graph(tmp_path / "ring", {"node": nodes}, {("node", "to", "node"): links}, sort_by="time")
+    path = tmp_path / "rows.csv"
+    path.write_text("id,at,label\n3,5,a\n4,-2,b\n")
+    found = {
+        "graph": str(tmp_path / "ring"),
+        "seeds": {"train": str(path), "val": str(path), "time": "at"},
+        "sampler": {"fanouts": [2]},
+    }
+    made = prepare(RawRun(found, "run.toml"), tmp_path)
+    batch = made.loader().batch(0, 0)
+    order = batch.seeds.argsort()
+    assert batch.seeds[order].tolist() == [3, 4]
+    assert batch.seed_times[order].tolist() == [5, -2]
+    path.write_text("id,at,label\n3,yesterday,a\n")
+    with pytest.raises(ValueError, match="the graph records no unit of its times; give whole"):
+        prepare(RawRun(found, "run.toml"), tmp_path).loader()
+
+
+def test_rows_after_the_cut_offs_of_the_graph_have_all_edges_up_to_their_dates(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The date of a row limits its edges: a graph without cut-offs gives the same batches."""
+    spec = shop_spec(shop_tables())
+    khop.import_tables({name: of for name, of in spec.items() if name != "splits"}, tmp_path / "unsplit")
+    late = str(tmp_path / "late.parquet")
+    pq.write_table(label_table(60, 7, 20, 28), late)  # training ends on the 20th in the graph
+    found = []
+    for graph in (folder / "shop", tmp_path / "unsplit"):
+        given = {**values(folder, seeds={"train": late}), "graph": str(graph)}
+        batch = prepare(RawRun(given, "run.toml"), folder).loader().batch(0, 0)
+        found.append([batch.seed_times.tolist(), {t: ids.tolist() for t, ids in batch.sample.nodes.items()}])
+    assert found[0] == found[1]
+
+
+def test_a_resumed_run_has_the_same_rows_of_all_tables(folder: Path, tmp_path: Path) -> None:
+    """Files may move but not change, also those that are only scored."""
+    found = values(folder, training={"epochs": 1}, seeds={"test": None})
+    found = without_none(found)
+    prepare(RawRun(found, "run.toml"), folder).trainer(tmp_path / "out", Unwatched()).fit()
+    old = pq.read_table(folder / "val.parquet")
+    moved = changed(folder, tmp_path, "val", churn=old["churn"])
+    again = {**found, "seeds": {**found["seeds"], "val": moved}}
+    prepare(RawRun(again, "run.toml"), folder).trainer(tmp_path / "out", Unwatched()).resume()
+    flipped = [{"stays": "goes", "goes": "stays"}[name] for name in old["churn"].to_pylist()]
+    changed(folder, tmp_path, "val", churn=pa.array(flipped))
+    with pytest.raises(ValueError, match=r"content of seeds\.val was \w+ and is \w+"):
+        prepare(RawRun(again, "run.toml"), folder).trainer(tmp_path / "out", Unwatched()).resume()
+    prepare(RawRun(again, "run.toml"), folder).restore(tmp_path / "out/checkpoints/best", print, ())
+
+
+def test_ids_in_files_of_another_machine_are_not_taken_for_node_numbers(tmp_path: Path) -> None:
+    knows = {"user knows user": khop.EdgeTable(torch.tensor([0, 1]), torch.tensor([1, 2]))}
+    khop.write_graph(tmp_path / "graph", {"user": khop.NodeTable(ids=[2, 0, 1])}, knows)
+    parts = tmp_path / "parts"
+    khop.partition_graph(tmp_path / "graph", parts, 2, method="range")
+    lookup = node_lookup(known_folder(parts), "user", "id")
+    assert lookup(pa.array([0, 1, 2]), str).tolist() == [1, 2, 0]
+    (parts / layout.node_ids("user", "keys")).unlink()
+    with pytest.raises(ValueError, match="is not on this machine; copy it here"):
+        node_lookup(known_folder(parts), "user", "id")
 
 
 def changed(folder: Path, tmp_path: Path, split: str, **columns: pa.Array) -> str:
@@ -296,6 +367,16 @@ def test_bad_rows_are_named(
 
     with pytest.raises(ValueError, match=words):
         scored()
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_table_without_rows_is_named_before_training(folder: Path, tmp_path: Path, split: str) -> None:
+    path = tmp_path / "empty.parquet"
+    pq.write_table(pq.read_table(folder / f"{split}.parquet").slice(0, 0), path)
+    with pytest.raises(ValueError, match=rf"seeds\.{split} is '.*empty\.parquet': the table has no rows"):
+        prepare(RawRun(values(folder, seeds={split: str(path)}), "run.toml"), folder).trainer(
+            tmp_path / "out", Unwatched()
+        )
 
 
 @pytest.mark.long

@@ -146,3 +146,36 @@ def test_a_split_by_time_needs_cut_offs(tmp_path: Path) -> None:
             sampler={"fanouts": [2]},
             model={"embedding": 4},
         )
+
+
+@pytest.mark.parametrize(
+    ("split", "sampler", "words"),
+    [
+        ("random", {}, "map@3 with sampler.time 'time' and links that are split by random"),
+        ("time", {"window": [86_400, 0]}, "over all neighbors: sampler.window is"),
+        ("time", {"temporal_limit": "edge"}, "map@3 ranks all destinations over all neighbors"),
+    ],
+)
+def test_a_metric_of_all_destinations_does_not_see_later_edges(
+    tmp_path: Path, split: str, sampler: dict[str, Any], words: str
+) -> None:
+    """Its embeddings are those of the split's edges, so the links must be after them."""
+    import_tables(spec(**roomy()), tmp_path / "shop")
+
+    def run(metric: str, **more: Any) -> Run:  # noqa: ANN401
+        return prepared(
+            tmp_path / "shop",
+            task={**LINKS, "metric": metric},
+            links={"split": split, "val": 0.3, "test": 0.3},
+            sampler={"fanouts": [5, 5], "time": "time", **more},
+            evaluation={"fanouts": [5, 5]},
+            model={"hidden": 4, "embedding": 4},
+            training={"batch_size": 2},
+        )
+
+    with pytest.raises(ValueError, match=words):
+        run("map@3", **sampler)
+    with pytest.raises(ValueError, match=words):
+        run("mrr", **sampler).scores(("val",), unwatched, ("map@3",))
+    if split == "time":
+        assert 0 <= run("map@3").scores(("val",), unwatched)["val"] <= 1

@@ -19,7 +19,7 @@ from khop.graph.folder import DOCUMENT, LATER, Folder, import_record, refuse_rep
 from khop.graph.manifest import Manifest
 from khop.graph.npy import ArrayEntry, map_numpy
 from khop.kernels.id_table import Int64s, KeyIndex, Keys, Kind, StringKeys, id_table, keys_at
-from khop.schema import NodeType
+from khop.schema import EdgeType, NodeType
 
 STRING, INTEGER = "string", "int64"
 _CHECKED_AT_ONCE = 1 << 18
@@ -112,7 +112,7 @@ def first_lost(ids: OwnIds) -> int:
 def stored_ids(folder: Folder) -> dict[NodeType, Keys]:
     """Return the ids of a graph by node type, mapped, for those types whose ids are stored."""
     refuse_replaced(folder)
-    having = [t for t in folder.schema.node_types if _kind(folder.arrays, t)]
+    having = [t for t in folder.schema.node_types if stores_ids(folder, t)]
     return {t: ids_in(folder.path, folder.arrays, t, folder.num_nodes(t)).stored for t in having}
 
 
@@ -139,6 +139,11 @@ def ids_in(folder: Path, arrays: Mapping[str, ArrayEntry], node_type: NodeType, 
     stored: Keys = StringKeys(mapped("offsets"), mapped("bytes")) if kind == STRING else mapped("keys")
     index = KeyIndex(mapped("buckets"), mapped("rows"), mapped("tags"))
     return OwnIds(node_type, stored, index, str(folder / layout.node_ids(node_type, "")))
+
+
+def stores_ids(folder: Folder, node_type: NodeType) -> bool:
+    """Return True if a graph stores the ids of a node type, also if their files are on another machine."""
+    return bool(_kind(folder.arrays, node_type))
 
 
 def _kind(arrays: Mapping[str, ArrayEntry], node_type: NodeType) -> str:
@@ -199,6 +204,20 @@ class Names:
         originals = {t: folder.original_ids(t) for t in folder.schema.node_types}
         renumbered = {t: IdsHere(of_type.numpy()) for t, of_type in originals.items() if of_type is not None}
         return cls(ids, label_records(folder), renumbered)
+
+
+def recorded_columns(folder: Folder, edge_type: EdgeType) -> tuple[str, str] | None:
+    """Return the columns with the ids of sources and destinations in the imported table of an edge type.
+
+    The table of the reverse type has the same ids, swapped. None if no table is recorded.
+    """
+    tables: Mapping[str, Any] = import_record(folder).get("edges", {})
+    reverse = folder.schema.reverse(edge_type)
+    for name, first, second in ((edge_type, "source", "destination"), (reverse, "destination", "source")):
+        found = tables.get(" ".join(name or ()))
+        if found is not None:
+            return found[first], found[second]
+    return None
 
 
 def label_records(folder: Folder) -> dict[NodeType, Mapping[str, Any]]:
@@ -340,8 +359,7 @@ def later_ids(later: Folder, node_type: NodeType) -> Keys:
 def _found(base: Folder, node_type: NodeType, keys: Keys) -> Int64s:
     """Return the node of the graph for each id; -1 for new ids, or if the graph does not store ids."""
     refuse_replaced(base)
-    try:
-        own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))
-    except ValueError:
+    if not stores_ids(base, node_type):
         return np.full(len(keys), -1, np.int64)
+    own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))
     return own.index.find(own.stored, keys)

@@ -41,7 +41,16 @@ from khop.run.fields import Fanout
 from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
 from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
-from khop.run.read import CONFIG, EMBEDDING, RawRun, notes_on, value_in, with_options
+from khop.run.read import (
+    CONFIG,
+    EMBEDDING,
+    SCORED_FILES,
+    RawRun,
+    content_of,
+    notes_on,
+    value_in,
+    with_options,
+)
 from khop.run.run_type import built, component_of, options_of, value_at, with_values
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
@@ -57,6 +66,8 @@ from khop.run.values import LinksTable, RunConfig, Training
 from khop.sampling.sampler import fanout_by_type
 from khop.schema import NodeType, Schema
 from khop.training.checkpoint import restore_model, shared_checkpoint
+from khop.training.edge_tasks import check_task_metric
+from khop.training.metrics import known_metric
 from khop.training.optimizer_settings import OptimizerSettings, Plateau, Schedule
 from khop.training.replace_folder import pushed_folders, read_state
 from khop.training.run_loggers import LoggerKind, check_logger, check_tensorboard
@@ -324,7 +335,8 @@ class Run:
         config, training = self.config, self.config.training
         check_gpu_is_there(config)
         loader, parts = self.loader(), config.parts
-        every_steps = config.evaluation.every_steps
+        every_steps, target = config.evaluation.every_steps, training.target
+        beside = _metrics_of_target(config, self.task)
         settings = TrainerSettings(
             epochs=training.epochs,
             learning_rate=training.learning_rate,
@@ -334,7 +346,7 @@ class Run:
             evaluate_every=every_steps / len(loader) if every_steps else config.evaluation.every,
             patience=training.patience or None,
             max_steps=training.max_steps or None,
-            target=_target(config, self.task.metric),
+            target=None if target.value is None else (target.metric or self.task.metric, target.value),
             precision=config.precision,
             seed=training.seed,
             device=config.device,
@@ -345,7 +357,7 @@ class Run:
                 config.checkpoint.keep,
                 config.checkpoint.best,
             ),
-            facts=facts_of(config, self.fingerprint),
+            facts={**facts_of(config, self.fingerprint), **getattr(self.run_task, "facts", {})},
         )
         check_is_placed(config, self.graph, loader)
         on_device = device_cache_bytes(config, self.graph)
@@ -355,7 +367,7 @@ class Run:
             self.model,
             self.task,
             loader,
-            lambda: self.compared(self.run_task.splits, observer.evaluating),
+            lambda: self.compared(self.run_task.splits, observer.evaluating, beside),
             settings,
             out,
             observer,
@@ -372,7 +384,8 @@ class Run:
         group = this_group()
         with group.exchanging("reading the checkpoint"):
             checkpoint = shared_checkpoint(folder, group, notice)
-        facts, free = facts_of(self.config, self.fingerprint), {"graph", "khop", *given}
+        facts = facts_of(self.config, self.fingerprint)
+        free = {"graph", "khop", *map(content_of, SCORED_FILES), *given}
         match checkpoint.training:
             case {"facts": Mapping() as saved}:
                 before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
@@ -481,18 +494,23 @@ def fitted(
     return prepare(raw, cache_folder(), None, checkpoint), fit.line
 
 
-def _target(config: RunConfig, metric: str) -> tuple[str, float] | None:
-    """Return the metric and score that stop training. ValueError if evaluations do not compute the metric."""
-    target = config.training.target
-    if target.value is None:
-        return None
-    has_others = config.links.ranking or config.links.filtered or config.task.kind not in TASKS.builtin
-    if target.metric not in (None, metric) and not has_others:
-        raise ValueError(
-            f"training.target.metric is {target.metric!r}: evaluations in training compute {metric}; leave "
-            f"it out, or set task.metric to {target.metric!r}"
-        )
-    return target.metric or metric, target.value
+def _metrics_of_target(config: RunConfig, task: Task) -> tuple[str, ...]:
+    """Return the metric of the target if evaluations compute it only on request.
+
+    ValueError if the task has no such metric. A custom task may compute others.
+    """
+    metric = config.training.target.metric
+    ranked = {"full-": config.links.ranking, "filtered-": config.links.filtered}
+    is_ranked = any(is_on and (metric or "").startswith(name) for name, is_on in ranked.items())
+    if metric in (None, task.metric) or is_ranked:
+        return ()
+    known: Sequence[str] | None = getattr(task, "metrics", None)
+    if config.task.kind not in TASKS.builtin:
+        return (metric,) if known is not None and metric in known else ()
+    try:
+        return (check_task_metric(metric) if known is None else known_metric(metric, known),)
+    except ValueError as error:
+        raise ValueError(f"training.target.metric: {error}") from None
 
 
 def _schedule(training: Training) -> Schedule:

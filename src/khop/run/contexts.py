@@ -330,7 +330,9 @@ class RunTask(Protocol):
     """Model, batches and scores of a run, for example of node classification or of a custom task.
 
     A task with work before an epoch of training, such as a table of hard negatives, also has a method
-    `before_epoch(epoch)`: it is called on all ranks before the first batch of the epoch is made.
+    `before_epoch(epoch)`: it is called on all ranks before the first batch of the epoch is made. A task whose
+    scores depend on more than the settings and the graph has `facts`, texts by name that a resumed run
+    compares.
     """
 
     @property

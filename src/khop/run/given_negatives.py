@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,8 @@ from khop.data.tables.packages import numpy_of, pa, without_spec
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Source
-from khop.graph.folder import Folder, import_record
-from khop.run.parts import words_of
+from khop.graph.folder import Folder
+from khop.graph.node_ids import recorded_columns
 from khop.run.seed_tables import Lookup, node_lookup, pieces_of
 from khop.sampling.links.link_seeds import PADDING, LinkList, Links
 from khop.schema import EdgeType
@@ -38,8 +39,7 @@ class NegativeFile:
     @without_spec()
     def open(cls, path: str, key: str, edge_type: EdgeType, folder: Folder) -> NegativeFile:
         """Open a file by its path. ValueError if it lacks a column of ids."""
-        record = import_record(folder).get("edges", {}).get(words_of(edge_type), {})
-        columns = (record.get("source", "source"), record.get("destination", "destination"))
+        columns = recorded_columns(folder, edge_type) or ("source", "destination")
         source = OpenSource.open(Source(files=(path,)), key, SourceFolder(Path(), {})).with_ids(columns)
         source.check(dict.fromkeys(columns, key))
         return cls(source, columns, edge_type, folder)
@@ -49,18 +49,19 @@ class NegativeFile:
         """True if the file has lists of negatives per link; else its rows are pairs for all links."""
         return not {NEGATIVES, SOURCES}.isdisjoint(self.source.table.schema.names)
 
-    def joined_to(self, links: LinkList) -> Links:
+    def joined_to(self, links: LinkList) -> tuple[Links, Tensor | None]:
         """Return the links with negatives, or the links (label 1) followed by the pairs (label 0).
 
-        Collective if links are partitioned over ranks. Raises ValueError for a link without a row, and for
+        Also returns int64 (links, k), negatives that replace the source, padded with -1; None without any.
+        Links of an undirected edge type have the direction of their rows. Collective if links are
+        partitioned over ranks. Raises ValueError for a link without a row or without a negative, and for
         pairs if links have times.
         """
         every = links.rows(self.edge_type, torch.arange(links.counts[self.edge_type]))
         facts = {"times": every.times, "relations": every.relations}
         given = {name: {self.edge_type: of} for name, of in facts.items() if of is not None}
         if self.has_lists:
-            negatives = torch.from_numpy(self._lists(every.edges.numpy(), NEGATIVES))
-            return Links({self.edge_type: every.edges}, negatives={self.edge_type: negatives}, **given)
+            return self._with_lists(every.edges.numpy(), given)
         if given:
             raise ValueError(
                 f"{self.source.key}: the links have {', '.join(given)}, and pairs for all links do not; give "
@@ -68,13 +69,26 @@ class NegativeFile:
             )
         pairs = torch.from_numpy(np.stack(self._pairs()))
         labels = torch.cat([torch.ones(every.edges.shape[1]), torch.zeros(pairs.shape[1])])
-        return Links({self.edge_type: torch.cat([every.edges, pairs], 1)}, labels={self.edge_type: labels})
+        edges = torch.cat([every.edges, pairs], 1)
+        return Links({self.edge_type: edges}, labels={self.edge_type: labels}), None
 
-    def sources_of(self, links: Links) -> Tensor | None:
-        """Return int64 (links, k): negatives that replace the source, padded with -1; None without any."""
-        if SOURCES not in self.source.table.schema.names:
-            return None
-        return torch.from_numpy(self._lists(links.edges[self.edge_type].numpy(), SOURCES))
+    def _with_lists(
+        self, links: _Nodes, facts: Mapping[str, Mapping[EdgeType, Tensor]]
+    ) -> tuple[Links, Tensor | None]:
+        pairs = np.stack(self._pairs())
+        rows = self._rows_of(links, pairs)
+        ends, lists = pairs[:, rows], [self._list(name, rows) for name in (NEGATIVES, SOURCES)]
+        alone = np.flatnonzero(~np.concatenate([of != PADDING for of in lists], axis=1).any(1))
+        if len(alone):
+            source, destination = ends[:, alone[0]].tolist()
+            raise ValueError(
+                f"{self.source.key}: the link from node {source} to node {destination} has no negative, and "
+                f"so for {len(alone):,} of {len(rows):,} links; give each link one or more"
+            )
+        negatives, sources = map(torch.from_numpy, lists)
+        edges = {self.edge_type: torch.from_numpy(ends)}
+        found = Links(edges, negatives={self.edge_type: negatives}, **facts)
+        return found, sources if SOURCES in self.source.table.schema.names else None
 
     @without_spec()
     def _pairs(self) -> tuple[_Nodes, _Nodes]:
@@ -87,10 +101,10 @@ class NegativeFile:
         return np.concatenate(ends[0]), np.concatenate(ends[1])
 
     @without_spec()
-    def _lists(self, links: _Nodes, column: str) -> _Nodes:
-        """Return (links, k): the negatives of each link in a column, padded with -1."""
+    def _list(self, column: str, links: _Nodes) -> _Nodes:
+        """Return (links, k): the negatives in a column of some rows, padded with -1."""
         if column not in self.source.table.schema.names:
-            return np.empty((links.shape[1], 0), np.int64)
+            return np.empty((len(links), 0), np.int64)
         lookup = self._lookups()[column == NEGATIVES]
         nodes, sizes = [], []
         for rows in pieces_of(self.source, [column]):
@@ -104,24 +118,15 @@ class NegativeFile:
             sizes.append(numpy_of(pa.compute.list_value_length(lists).fill_null(0)).astype(np.int64))
             place = partial(_place_of, numpy_of(pa.compute.list_parent_indices(lists)), rows)
             nodes.append(lookup(lists.flatten(), place))
-        return self._padded(self._rows_of(links), np.concatenate(nodes), np.concatenate(sizes))
+        return self._padded(links, np.concatenate(nodes), np.concatenate(sizes))
 
-    def _rows_of(self, links: _Nodes) -> _Nodes:
-        """Return the row of each link. Duplicate links get their rows in the order of the file."""
-        given = np.stack(self._pairs())
+    def _rows_of(self, links: _Nodes, given: _Nodes) -> _Nodes:
+        """Return the row of each link; in an undirected edge type, also a row in the other direction."""
         count = self.folder.num_nodes(self.edge_type[2])
-        keys = [ends[0] * count + ends[1] for ends in (given, links)]
-        _, codes = np.unique(np.concatenate(keys), return_inverse=True)
-        numbered = [_numbered(part) for part in np.split(codes, [given.shape[1]])]
-        most = int(max((part.max(initial=0) for part in numbered), default=0)) + 1
-        rows, wanted = (
-            part * most + number
-            for part, number in zip(np.split(codes, [given.shape[1]]), numbered, strict=True)
-        )
-        order = rows.argsort()
-        places = np.searchsorted(rows[order], wanted).clip(max=max(0, len(rows) - 1))
-        found = order[places] if len(rows) else np.zeros(len(wanted), np.int64)
-        missing = np.flatnonzero(rows[found] != wanted) if len(rows) else np.arange(len(wanted))
+        found = _matched(links, given, count)
+        if self.folder.schema.reverse(self.edge_type) == self.edge_type:
+            found = np.where(found < 0, _matched(links[::-1], given, count), found)
+        missing = np.flatnonzero(found < 0)
         if len(missing):
             source, destination = links[:, missing[0]].tolist()
             raise ValueError(
@@ -149,6 +154,21 @@ class NegativeFile:
 def _place_of(rows_of_entries: _Nodes, rows: TableRows, entry: int) -> str:
     """Return a description of the position of a list entry."""
     return rows.row(int(rows_of_entries[entry]))
+
+
+def _matched(links: _Nodes, given: _Nodes, num_destinations: int) -> _Nodes:
+    """Return the row of each link, -1 without one. Duplicates get their rows in the order of the file."""
+    keys = [sources * num_destinations + destinations for sources, destinations in (given, links)]
+    _, codes = np.unique(np.concatenate(keys), return_inverse=True)
+    of_given, of_links = np.split(codes, [given.shape[1]])
+    numbers = [_numbered(part) for part in (of_given, of_links)]
+    most = int(max(part.max(initial=0) for part in numbers)) + 1
+    rows, wanted = of_given * most + numbers[0], of_links * most + numbers[1]
+    if not len(rows):
+        return np.full(len(wanted), -1)
+    order = rows.argsort()
+    found = order[np.searchsorted(rows[order], wanted).clip(max=len(rows) - 1)]
+    return np.where(rows[found] == wanted, found, -1)
 
 
 def _numbered(codes: _Nodes) -> _Nodes:

@@ -22,8 +22,8 @@ from khop.data.tables.pipeline import import_tables
 from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Source
-from khop.graph.folder import import_record
-from khop.graph.node_ids import OwnIds, ids_in
+from khop.graph.folder import Folder, import_record
+from khop.graph.node_ids import OwnIds, ids_in, recorded_columns
 from khop.inference.chunks import InferenceWork, Progress, unwatched
 from khop.inference.later_graph import Neighborhood
 from khop.inference.link_evaluation import pair_scores
@@ -62,7 +62,7 @@ class Pairs:
     @without_spec()
     def open(cls, table: Any, edge_type: EdgeType, joined: JoinedRun) -> Pairs:  # noqa: ANN401
         """Open a file, or a table of pandas, polars or Arrow. ValueError if it lacks a column of ids."""
-        columns = _columns(edge_type, joined)
+        columns = _columns(edge_type, joined.base)
         is_file = isinstance(table, str | os.PathLike)
         spec = Source(files=(os.fspath(table),)) if is_file else Source(rows=table)
         source = OpenSource.open(spec, _KEY, SourceFolder(Path(), {})).with_ids(columns)
@@ -124,20 +124,15 @@ class _Ids:
         return found
 
 
-def _columns(edge_type: EdgeType, joined: JoinedRun) -> tuple[str, str]:
-    """Return the recorded id columns of an edge type, or those of its reverse, swapped."""
-    record = import_record(joined.base).get("edges", {})
-    reverse = joined.run.graph.schema.reverse(edge_type)
-    if words_of(edge_type) in record:
-        own = record[words_of(edge_type)]
-        return own["source"], own["destination"]
-    if reverse is not None and words_of(reverse) in record:
-        turned = record[words_of(reverse)]
-        return turned["destination"], turned["source"]
-    raise ValueError(
-        f"{joined.base.path}: records no table of {words_of(edge_type)!r}, so the id columns of pairs are "
-        "unknown; import the graph from tables"
-    )
+def _columns(edge_type: EdgeType, base: Folder) -> tuple[str, str]:
+    """Return the recorded id columns of an edge type; ValueError if there are none."""
+    found = recorded_columns(base, edge_type)
+    if found is None:
+        raise ValueError(
+            f"{base.path}: records no table of {words_of(edge_type)!r}, so the id columns of pairs are "
+            "unknown; import the graph from tables"
+        )
+    return found
 
 
 @dataclass(frozen=True, eq=False)

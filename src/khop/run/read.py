@@ -424,11 +424,18 @@ NEUTRAL = (
         "checkpoint.best",
     }
 )
-# Settings that may change when a run is resumed. The loader's state checks the rows of seed tables.
+# Settings that may change when a run is resumed. The content of files may not: the loader's state has the
+# training rows, and facts have the rest.
 RESUMABLE = NEUTRAL | {
     f"training.{name}" for name in ("epochs", "max_steps", "patience", "target.metric", "target.value")
 }
-RESUMABLE |= {"seeds.train", "seeds.val", "seeds.test", "links.val_negatives", "links.test_negatives"}
+SCORED_FILES = ("seeds.val", "seeds.test", "links.val_negatives", "links.test_negatives")
+RESUMABLE |= {"seeds.train", *SCORED_FILES}
+
+
+def content_of(path: str) -> str:
+    """Return the name of the fact with the content of a file that a setting names."""
+    return f"content of {path}"
 
 
 CONFIG, CHECKPOINTS = "config.toml", "checkpoints"

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from khop.api.open_graph import names_of
 from khop.data.tables.labels import LabelReader, keys_of
-from khop.data.tables.packages import converted, numpy_of, pa, without_spec
+from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, without_spec
 from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Label, Source
 from khop.data.tables.times import TimeFormat, to_unit
 from khop.graph.folder import Folder, import_record
-from khop.graph.node_ids import LABEL, ids_in, kind_of
+from khop.graph.node_ids import LABEL, ids_in, kind_of, stores_ids
 from khop.run.parts import GraphOnServers
 from khop.run.values import RunConfig, SeedFiles
 from khop.sampling.seed_table import SeedTable
@@ -85,9 +85,13 @@ class SeedTables:
         return {**({"classes": list(classes)} if classes else {}), **({"time_unit": unit} if unit else {})}
 
     def rows(self, split: str) -> SeedTable:
-        """Return the rows of a split."""
+        """Return the rows of a split; ValueError if there are none."""
         if split not in self._read:
-            self._read[split] = self.read(self.source(split), is_labeled=True)
+            found = self.read(self.source(split), is_labeled=True)
+            if not found.num_rows:
+                path = self.config.seeds.paths[split]
+                raise ValueError(f"seeds.{split} is {path!r}: the table has no rows; give one with rows")
+            self._read[split] = found
         return self._read[split]
 
     def source(self, split: str) -> OpenSource:
@@ -119,6 +123,11 @@ class SeedTables:
             return ()
         for rows in pieces_of(self.source("train"), [self._label]):
             reader.add(rows.column(self._label), rows.row)
+        if not reader.classes:
+            path = self.config.seeds.paths["train"]
+            raise ValueError(
+                f"seeds.train is {path!r}: the table has no rows with classes; give labeled rows"
+            )
         return reader.classes
 
     @without_spec()
@@ -171,6 +180,7 @@ class SeedTables:
     def _times(self, array: Any, where: Where) -> npt.NDArray[np.int64]:  # noqa: ANN401
         """Return times in the unit of the graph; those without a zone are UTC."""
         unit, key = import_record(self.folder).get("time_unit"), f"seeds.time {self.config.seeds.time!r}"
+        array = _numbers_of_text(array, key, where)
         if unit is None and not pa.types.is_integer(array.type):
             raise ValueError(
                 f"{where(0)}: {key} is {array.type}, and the graph records no unit of its times; give whole "
@@ -195,11 +205,10 @@ def node_lookup(folder: Folder, node_type: NodeType, key: str) -> Lookup:
             f"{key}: ids are looked up in the graph folder, and the graph is on servers; open its folder"
         )
     count = folder.num_nodes(node_type)
-    try:
-        own = ids_in(folder.path, folder.arrays, node_type, count)
-    except ValueError:
+    if not stores_ids(folder, node_type):
         numbered = _numbered(folder.original_ids(node_type), count)
         return lambda array, where: _known(numbered(keys_of(array, "int64", key, where)), array, key, where)
+    own = ids_in(folder.path, folder.arrays, node_type, count)
     kind = kind_of(own.stored)
 
     def found(array: Any, where: Where) -> npt.NDArray[np.int64]:  # noqa: ANN401
@@ -248,6 +257,13 @@ def _numbers(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:  # 
         array, lambda part: part.cast(pa.float64()), key, where, "not a number; correct the row"
     )
     return numpy_of(numbers).astype(np.float64)
+
+
+def _numbers_of_text(array: Any, key: str, where: Where) -> Any:  # noqa: ANN401
+    """Return whole numbers in text, as in CSV files, as integers; other columns as they are."""
+    if not is_text(array.type) or not pc.all(pc.match_substring_regex(array, r"^-?\d+$")).as_py():
+        return array
+    return converted(array, lambda part: part.cast(pa.int64()), key, where, "not within int64; correct it")
 
 
 def _joined(pieces: list[npt.NDArray[Any]]) -> Tensor:

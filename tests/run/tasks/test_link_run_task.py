@@ -30,6 +30,8 @@ from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.links import LinkSampler
 from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType
+from khop.training.step_clock import Unwatched
+from khop.training.tasks import score_name
 from support.knowledge import ENTITIES, FACT, Triples, as_column
 from support.small_link_folders import BOUGHT_BY, BUYS, SEES, write_shop
 
@@ -119,6 +121,18 @@ def test_equal_runs_have_equal_splits_pairs_and_weights(prepared: Prepare) -> No
     assert torch.equal(one.split.test_links.negatives[BUYS], again.split.test_links.negatives[BUYS])
     for left, right in zip(one.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("metric", ["roc-auc", "hits@3", "map@2", "full-ndcg@10"])
+def test_a_run_stops_at_a_target_of_another_metric(prepared: Prepare, tmp_path: Path, metric: str) -> None:
+    """Evaluations compute the metric of the target besides that of the task."""
+    target = {"metric": metric, "value": 0.001}
+    more = {"links__ranking": metric.startswith("full-")}
+    run = prepared(training__target=target, training__epochs=3, **more)
+    (record,) = run.trainer(tmp_path / "out", Unwatched()).fit().records
+    assert record[score_name(f"val/{metric}", metric)] >= 0.001
+    with pytest.raises(ValueError, match=r"training\.target\.metric: metric 'rmse': must be one of mrr"):
+        prepared(training__target={"metric": "rmse", "value": 1.0}).trainer(tmp_path / "no", Unwatched())
 
 
 def test_every_metric_of_every_split_is_measured(prepared: Prepare) -> None:

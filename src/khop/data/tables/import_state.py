@@ -27,6 +27,7 @@ from khop.data.tables.source import PART, OpenSource, ReadMeter, SourceFolder
 from khop.data.tables.spec import EdgeRules, NodeSpec, Raw, Spec, Split, TypedEdges, Unit
 from khop.data.tables.times import finest, unit_of
 from khop.graph.atomic import ProgressCallback, in_order, naming
+from khop.graph.node_ids import stores_ids
 from khop.kernels.id_table import Keys, id_table
 from khop.schema import EdgeType
 
@@ -258,7 +259,7 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
 def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: TableRows) -> None:
     """Raise ValueError for a row of later data with the id of a node of the graph."""
     given = work.given
-    if given is None or not given.stores_ids(node_type):
+    if given is None or not stores_ids(given.folder, node_type):
         return
     known = np.flatnonzero(given.rows(node_type, keys) >= 0)
     if len(known):

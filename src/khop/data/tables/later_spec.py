@@ -98,14 +98,6 @@ class GivenEncoders:
         ids = self._ids[node_type]
         return ids.index.find(ids.stored, keys)
 
-    def stores_ids(self, node_type: NodeType) -> bool:
-        """Return True if the graph stores the ids of a type."""
-        try:
-            ids_in(self.folder.path, self.folder.arrays, node_type, self.folder.num_nodes(node_type))
-        except ValueError:
-            return False
-        return True
-
 
 def _restored(record: Mapping[str, Any]) -> dict[str, ColumnEncoder]:
     return {

@@ -124,14 +124,19 @@ def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> Hops:
     return fanouts_by_type(graph.schema, fanouts)
 
 
+def split_of_run(context: TaskContext, edge_types: Sequence[EdgeType]) -> str:
+    """Return how the links of a run are split: random, time or column."""
+    columns = {t: context.graph.schema.columns.get(t, {}) for t in edge_types}
+    return links_split(context.config.links.split, columns, time_cut_offs(context.graph))
+
+
 def _split_of_edges(
     context: TaskContext, graph: Graph, edge_types: Sequence[EdgeType], columns: LinkColumns
 ) -> LinkSplit:
     """Split the links as `links.split` says; `auto` uses the split that the import prepared."""
     links, seed = context.config.links, context.config.training.seed
     negatives, label, time, relation = columns.negatives, columns.label, columns.time, columns.relation
-    cut_offs = time_cut_offs(context.graph)
-    chosen = links_split(links.split, {t: graph.schema.columns.get(t, {}) for t in edge_types}, cut_offs)
+    cut_offs, chosen = time_cut_offs(context.graph), split_of_run(context, edge_types)
     if chosen == "column":
         return split_links_by_column(
             graph, edge_types, negatives=negatives, label=label, time=time, relation=relation, seed=seed

@@ -50,21 +50,24 @@ from khop.models.link_predictor import LinkPredictor, RowsOfType
 from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
+from khop.run.read import content_of
 from khop.run.run_type import built
 from khop.run.tables import TaskTable
-from khop.run.tasks.edge_run_task import Hops, SplitEdges, work_of
+from khop.run.tasks.edge_run_task import Hops, SplitEdges, split_of_run, work_of
 from khop.run.tasks.resolve_task import (
     MetricOptions,
     ResolveContext,
     folder_of,
     reader_of_tables,
     resolved_links,
+    targets_of,
 )
 from khop.run.values import LinksTable
 from khop.sampling.links.link_negatives import hard_negatives
 from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.link_split import LinkColumns
 from khop.sampling.sampler import Fanout
+from khop.sampling.seeds import array_bytes, digest_of
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema
 from khop.training.edge_tasks import (
     LinkMetric,
@@ -343,6 +346,10 @@ class LinkTask:
     def of(cls, context: TaskContext) -> LinkTask:
         """Split links, draw pairs and make a new model; equal runs get equal results."""
         config, links, hidden = context.config, context.config.links, context.config.model.hidden
+        assert config.task.metric is not None, "resolved"
+        if is_full_metric(config.task.metric):
+            targets = targets_of(config.task.target, context.graph.schema)
+            check_full_metric(context, targets, config.task.metric)
         columns = LinkColumns(links.drawn_eval_negatives, None, config.sampler.time, links.relation)
         parts = SplitEdges.of(context, columns)
         relations = _relations(context, parts.edge_types)
@@ -352,7 +359,6 @@ class LinkTask:
 
         model = parts.model(context, around)
         assert isinstance(model, LinkPredictor)
-        assert config.task.metric is not None, "resolved"
         task = LinkPrediction(built(config, "links.loss", context), config.task.metric)
         ends = (parts.whole, parts.edge_types, parts.fanouts, parts.measured)
         hard = None
@@ -374,6 +380,27 @@ class LinkTask:
                 "single edge type; train a run with one target"
             )
         return self.edge_types[0]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Digests of the negatives from files."""
+
+        def digest(links: Links, sources: Tensor | None) -> str:
+            parts = [
+                part for of in (links.edges, links.negatives, links.labels) for part in (of or {}).values()
+            ]
+
+            def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
+                for part in parts if sources is None else [*parts, sources]:
+                    update(f"{tuple(part.shape)}:".encode())
+                    update(array_bytes(part))
+
+            return digest_of(hash_into)
+
+        return {
+            content_of(f"links.{split}_negatives"): digest(links, self.given_sources.get(split))
+            for split, links in self.given.items()
+        }
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -422,6 +449,8 @@ class LinkTask:
             every = dict.fromkeys((self.task.metric, *BESIDE, *asked))
             full = [metric for metric in every if is_full_metric(metric)]
             metrics = [metric for metric in every if not is_full_metric(metric)]
+            for metric in full:
+                check_full_metric(self.context, self.edge_types, metric)
             graph, links = self._scored(name)
             if is_labeled(links):
                 metrics = [metric for metric in metrics if is_pair_metric(metric)]
@@ -554,6 +583,26 @@ class PredictLinks:
         return LinkTask.of(context)
 
 
+def check_full_metric(context: TaskContext, edge_types: Sequence[EdgeType], metric: LinkMetric) -> None:
+    """Raise ValueError if a metric that ranks all destinations would use edges later than the links.
+
+    Its embeddings do not depend on the time of a link: they are computed over all edges that a split may use.
+    """
+    config = context.config
+    if config.sampler.time is None:
+        return
+    split = split_of_run(context, edge_types)
+    if split != "time":
+        raise ValueError(
+            f"{metric} with sampler.time {config.sampler.time!r} and links that are split by {split}: it "
+            'ranks all destinations over edges of any time; set links.split = "time", or another metric'
+        )
+    try:
+        exact_draws_of(config, context.graph)
+    except ValueError as error:
+        raise ValueError(f"{metric} ranks all destinations over all neighbors: {error}") from None
+
+
 def _with_given_negatives(
     context: TaskContext, parts: SplitEdges
 ) -> tuple[dict[str, Links], dict[str, Tensor]]:
@@ -564,9 +613,7 @@ def _with_given_negatives(
         if path is not None:
             files = reader_of_tables("given_negatives").NegativeFile
             where = (f"links.{split}_negatives", parts.edge_types[0], folder_of(config, context.graph))
-            file = files.open(path, *where)
-            found[split] = file.joined_to(links)
-            sources = file.sources_of(found[split])
+            found[split], sources = files.open(path, *where).joined_to(links)
             if sources is not None:
                 of_sources[split] = sources
     return found, of_sources

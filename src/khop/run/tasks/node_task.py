@@ -20,6 +20,7 @@ from khop.inference.evaluation import ScoredNodes, SplitOutputs, labels_of, scor
 from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.run.contexts import Evaluation, TaskContext
+from khop.run.read import content_of
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
     LABEL,
@@ -31,6 +32,7 @@ from khop.run.tasks.resolve_task import (
     resolved_numbers,
     seed_tables_of,
 )
+from khop.sampling.links.link_split import TIME
 from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import ListedNodes, ids_here
 from khop.schema import NodeType
@@ -103,10 +105,18 @@ class NodeTask:
         """The node type of the seeds."""
         return (self.task.node_type,)
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Digests of the rows to score; those of training are in the state of the loader."""
+        if self.tables is None:
+            return {}
+        rows = {split: self.tables.rows(split) for split in self.splits if split != "train"}
+        return {content_of(f"seeds.{split}"): of.digest() for split, of in rows.items()}
+
     def loader(self) -> Loader:
         """Make the loader of training batches; with cut-offs, over the edges before validation."""
         target = self.task.node_type
-        context = context_of_split(self.context, "train")
+        context = self.context if self.cut_offs is None else context_of_split(self.context, "train")
         if self.tables is not None:
             return context.loader(context.sampler(), self.tables.rows("train"), self.model, {})
         seeds = {target: _listed(self.context, target, "train")}
@@ -184,8 +194,13 @@ class NodeTask:
 
     @cached_property
     def cut_offs(self) -> TimeCutOffs | None:
-        """The cut-offs that the graph records; None if it is not split by time."""
-        return time_cut_offs(self.context.graph)
+        """The cut-offs that the graph records; None if it is not split by time, and for rows with dates.
+
+        The date of a row limits its edges, and may be after the cut-offs.
+        """
+        config = self.context.config
+        is_dated = self.tables is not None and config.seeds.time is not None and config.sampler.time == TIME
+        return None if is_dated else time_cut_offs(self.context.graph)
 
 
 class ClassifyNodes:
