@@ -128,6 +128,17 @@ def test_the_index_or_a_section_knows_every_page() -> None:
     assert set(PAGES) - {ROOT / "docs/index.md"} <= linked
 
 
+def test_code_blocks_end_on_a_separate_line() -> None:
+    """A fence at the end of a line of code would make the rest of the page code."""
+    broken = [
+        f"{page.name}:{number}"
+        for page in PAGES
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if line.endswith("```") and line.strip("` ")
+    ]
+    assert broken == []
+
+
 LONGER = ("CHANGELOG.md", "CONTRIBUTING.md", "decisions.md", "command.md")  # lists, and a generated page
 
 
