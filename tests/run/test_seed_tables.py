@@ -20,6 +20,7 @@ from khop.cli.main import run
 from khop.graph import layout
 from khop.graph.partitions.parts_folder import known_folder
 from khop.run.build import prepare
+from khop.run.predict import predict_rows
 from khop.run.read import RawRun
 from khop.run.seed_tables import node_lookup
 from khop.training.step_clock import Unwatched
@@ -298,6 +299,15 @@ def test_a_resumed_run_has_the_same_rows_of_all_tables(folder: Path, tmp_path: P
     with pytest.raises(ValueError, match=r"content of seeds\.val was \w+ and is \w+"):
         prepare(RawRun(again, "run.toml"), folder).trainer(tmp_path / "out", Unwatched()).resume()
     prepare(RawRun(again, "run.toml"), folder).restore(tmp_path / "out/checkpoints/best", print, ())
+
+
+def test_rows_to_predict_may_have_labels_that_training_lacks(folder: Path) -> None:
+    made = prepare(RawRun(values(folder), "run.toml"), folder)
+    rows = pq.read_table(folder / "val.parquet").slice(0, 3)
+    rows = rows.set_column(rows.column_names.index("churn"), "churn", pa.array(["pending", "stays", None]))
+    (piece,) = predict_rows(made, rows).pieces()
+    assert piece["label"].to_pylist() == [None, "stays", None]
+    assert len(piece["prediction"]) == 3
 
 
 def test_ids_in_files_of_another_machine_are_not_taken_for_node_numbers(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from khop.api.open_graph import names_of
-from khop.data.tables.labels import LabelReader, keys_of
+from khop.data.tables.labels import LabelReader, Others, keys_of
 from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, without_spec
 from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
@@ -134,6 +134,8 @@ class SeedTables:
     def read(self, source: OpenSource, *, is_labeled: bool) -> SeedTable:
         """Read all rows of a table; labels and weights only if they are needed, or labels if it has them.
 
+        Classes that training does not have are unknown labels if labels are not needed.
+
         ValueError names a row with an unknown id, without a time or, if labels are needed, without a class.
         """
         seeds = self.config.seeds
@@ -143,7 +145,7 @@ class SeedTables:
         wanted = [column for column in columns if column is not None]
         nodes, times, labels, weights = [], [], [], []
         reader, lookup = (
-            self._reader(seeds.classes),
+            self._reader(seeds.classes, "refuse" if is_labeled else "unknown"),
             node_lookup(self.folder, self.node_type, f"seeds.id {seeds.id!r}"),
         )
         for rows in pieces_of(source, wanted):
@@ -166,9 +168,9 @@ class SeedTables:
     def _label(self) -> str:
         return self.config.task.label or LABEL
 
-    def _reader(self, classes: tuple[str, ...]) -> LabelReader:
+    def _reader(self, classes: tuple[str, ...], others: Others = "refuse") -> LabelReader:
         spec = Label(column=self._label, kind=_KINDS[self.config.task.kind], classes=classes or None)
-        return LabelReader(spec, f"label {self._label!r}")
+        return LabelReader(spec, f"label {self._label!r}", others)
 
     def _labels(self, reader: LabelReader, rows: TableRows, *, is_labeled: bool) -> npt.NDArray[Any]:
         found = reader.read(rows.column(self._label), rows.row)
