@@ -2,12 +2,15 @@
 
 It cuts float32 off where a device rounds to bfloat16, takes 64-bit products one element at a time, and
 converts numbers to Python's in a way that NumPy 2.4 refuses. That of Triton 3.3 has no type for one bit.
-While a kernel runs, it replaces functions of triton.language, so kernels of several threads run one by one.
+It looks for the functions of triton.language that it has to replace at each launch and at each call of a
+function by a kernel, which takes a quarter of its time: they are replaced once, for the life of the process.
+Kernels of several threads run one by one, as it has one grid.
 """
 
 from __future__ import annotations
 
 from threading import RLock
+from types import SimpleNamespace
 
 import numpy as np
 import triton.language as tl
@@ -61,6 +64,16 @@ def correct() -> None:
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_lang_tensor
+    patch = interpreter._patch_lang
+    nothing_to_restore = SimpleNamespace(restore=lambda: None)
+    replaced: list[object] = []
+
+    def patch_once(function: object) -> SimpleNamespace:
+        if not replaced:
+            replaced.append(patch(SimpleNamespace(__globals__={"tl": tl, "core": tl.core})))
+        return nothing_to_restore
+
+    interpreter._patch_lang = patch_once
     executor = interpreter.GridExecutor
     launch = executor.__call__
 
