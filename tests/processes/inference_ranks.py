@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +149,15 @@ def stopped_and_gone_on(case: Case, graph: khop.Graph, out: Path) -> list[int]:
 
 
 @covered
-def take_part(rank: int, device: torch.device, home: str, placement: str) -> None:
-    """Write down what this rank gets of every case, from a folder with what it needs and nothing else."""
+def take_part(
+    rank: int, device: torch.device, home: str, placement: str, cases: Sequence[Case] = CASES
+) -> None:
+    """Write down what this rank gets of each case, from a folder with what it needs and nothing else."""
     procs = this_group().world_size
     out, apart = Path(home, f"{placement}-{procs}"), Path(home, f"{placement}-{procs}-machine-{rank}")
     out.mkdir(exist_ok=True)
     apart.mkdir()
-    for case in CASES:
+    for case in cases:
         own = of_machine(Path(home, f"{case.name}-parts"), placement, rank, procs)
         graph = khop.open_graph(own, placement=placement)
         rows = found(case, graph, out)

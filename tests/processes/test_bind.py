@@ -155,6 +155,7 @@ def test_ranks_of_torchrun_are_bound_when_asked(tmp_path: Path) -> None:
     assert [first["cores"], second["cores"]] == [[list(p.cores)] for p in places_of_ranks(2, "cores")]
 
 
+@pytest.mark.long
 def test_machines_may_have_different_numbers_of_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

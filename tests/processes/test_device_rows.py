@@ -195,6 +195,7 @@ def few(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks) -> list[d
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.long
 def test_batches_of_the_cpu_with_columns_of_edges_are_not_compared(few: list[dict[str, Any]]) -> None:
     for found in (of_rank["columns of edges"] for of_rank in few):
         assert (found["wrong"], found["edges"], found["source"]) == ([], True, "DeviceLaneSource, NoneType")
@@ -203,6 +204,7 @@ def test_batches_of_the_cpu_with_columns_of_edges_are_not_compared(few: list[dic
         assert found["where"] == ["device_row_ranks.py"]
 
 
+@pytest.mark.long
 def test_kernels_draw_batches_of_two_ranks(few: list[dict[str, Any]]) -> None:
     for found in (of_rank["drawn"] for of_rank in few):
         assert (found["wrong"], found["made"]) == ([], "DeviceLaneSource, DeviceSource")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -36,46 +37,59 @@ def runs(request: pytest.FixtureRequest) -> Runs:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, runs: Runs) -> Path:
-    """All graphs, cut, and what two and three ranks have found."""
+def cases(runs: Runs) -> tuple[Case, ...]:
+    """Graphs; `make test` has two of them."""
+    return CASES if len(runs) > 1 else CASES[1:]
+
+
+@pytest.fixture(scope="module")
+def classified(cases: tuple[Case, ...]) -> list[Case]:
+    """Those whose nodes are classified."""
+    return [case for case in cases if case.target]
+
+
+@pytest.fixture(scope="module")
+def home(
+    tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, runs: Runs, cases: tuple[Case, ...]
+) -> Path:
+    """The graphs, cut, and what two and three ranks have found."""
     home = tmp_path_factory.mktemp("ranks")
-    for case in CASES:
+    for case in cases:
         whole = MAKE[case.name](home / case.name)
         khop.partition_graph(whole, home / f"{case.name}-parts", case.parts, method=case.method)
     for procs, placement in runs:
-        ranks.launch(take_part, procs, (str(home), placement))
+        ranks.launch(take_part, procs, (str(home), placement, cases))
     return home
 
 
 @pytest.fixture(scope="module")
-def one(home: Path) -> dict[str, dict[str, Tensor]]:
+def one(home: Path, cases: tuple[Case, ...]) -> dict[str, dict[str, Tensor]]:
     """What one process finds of all parts, by case."""
     out = home / "one"
     out.mkdir()
-    return {case.name: found(case, khop.open_graph(home / f"{case.name}-parts"), out) for case in CASES}
+    return {case.name: found(case, khop.open_graph(home / f"{case.name}-parts"), out) for case in cases}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_rank_has_the_rows_and_scores_of_one_process(
-    case: Case, home: Path, runs: Runs, one: dict[str, dict[str, Tensor]], tmp_path: Path
+    cases: tuple[Case, ...], home: Path, runs: Runs, one: dict[str, dict[str, Tensor]], tmp_path: Path
 ) -> None:
-    of_parts, of_whole = one[case.name], found(case, khop.open_graph(home / case.name), tmp_path)
-    assert of_parts.keys() == of_whole.keys()
-    for name, rows in of_whole.items():
-        assert rows.numel() > 0 or name == "none"
-        torch.testing.assert_close(of_parts[name], rows, rtol=1e-11, atol=1e-11)
-    for procs, placement in runs:
-        for rank in range(procs):
-            theirs = np.load(home / f"{placement}-{procs}" / f"{case.name}-{rank}.npz")
-            for name, rows in of_parts.items():
-                assert np.array_equal(theirs[name], rows.numpy()), (placement, procs, rank, name)
+    for case in cases:
+        of_parts, of_whole = one[case.name], found(case, khop.open_graph(home / case.name), tmp_path)
+        assert of_parts.keys() == of_whole.keys()
+        for name, rows in of_whole.items():
+            assert rows.numel() > 0 or name == "none"
+            torch.testing.assert_close(of_parts[name], rows, rtol=1e-11, atol=1e-11)
+        for procs, placement in runs:
+            for rank in range(procs):
+                theirs = np.load(home / f"{placement}-{procs}" / f"{case.name}-{rank}.npz")
+                for name, rows in of_parts.items():
+                    assert np.array_equal(theirs[name], rows.numpy()), (case, placement, procs, rank, name)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.target], ids=lambda case: case.name)
 def test_files_are_those_of_one_process(
-    case: Case, home: Path, runs: Runs, one: dict[str, dict[str, Tensor]]
+    classified: list[Case], home: Path, runs: Runs, one: dict[str, dict[str, Tensor]]
 ) -> None:
-    for procs, placement in runs:
+    for case, (procs, placement) in product(classified, runs):
         out = home / f"{placement}-{procs}"
         for name in (f"{case.name}.npy", f"{case.name}.ids.npy", f"{case.name}-some.npy"):
             assert (out / name).read_bytes() == (home / "one" / name).read_bytes()
@@ -86,17 +100,14 @@ def test_files_are_those_of_one_process(
         assert not list(out.glob("*.unfinished"))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.target], ids=lambda case: case.name)
 def test_ranks_that_see_no_folder_in_common_have_a_file_each(
-    case: Case, home: Path, runs: Runs, one: dict[str, dict[str, Tensor]]
+    classified: list[Case], home: Path, runs: Runs, one: dict[str, dict[str, Tensor]]
 ) -> None:
-    rows, ids = (np.load(home / "one" / f"{case.name}{ending}") for ending in (".npy", ".ids.npy"))
-    for procs, placement in runs:
+    for case, (procs, placement) in product(classified, runs):
+        rows, ids = (np.load(home / "one" / f"{case.name}{ending}") for ending in (".npy", ".ids.npy"))
         places = [home / f"{placement}-{procs}-machine-{rank}" for rank in range(procs)]
         for rank, place in enumerate(places):
-            names = {
-                f"{c.name}-stopped.rank-{rank}{e}" for c in CASES if c.target for e in (".npy", ".ids.npy")
-            }
+            names = {f"{c.name}-stopped.rank-{rank}{e}" for c in classified for e in (".npy", ".ids.npy")}
             assert {file.name for file in place.iterdir()} == names
         for whole, ending in ((rows, ".npy"), (ids, ".ids.npy")):
             of_ranks = [
@@ -107,9 +118,8 @@ def test_ranks_that_see_no_folder_in_common_have_a_file_each(
             assert np.array_equal(np.concatenate(of_ranks), whole)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.target], ids=lambda case: case.name)
-def test_what_was_stopped_is_not_computed_again(case: Case, home: Path, runs: Runs) -> None:
-    for procs, placement in runs:
+def test_what_was_stopped_is_not_computed_again(classified: list[Case], home: Path, runs: Runs) -> None:
+    for case, (procs, placement) in product(classified, runs):
         for rank in range(procs):
             told = json.loads((home / f"{placement}-{procs}" / f"{case.name}-{rank}.json").read_text())
             for seen in told:

@@ -56,7 +56,7 @@ def test_it_keeps_what_every_graph_store_promises(
     for count in RANKS_AND_PARTS.keys() & set(counts):
         for of_rank in told[:count]:
             parts = RANKS_AND_PARTS[count]
-            assert of_rank[f"{count} ranks, {parts} parts"] == [promise.__name__ for promise in KEPT]
+            assert of_rank[f"{count} ranks, {parts} parts"] == [promise.__name__ for promise in KEPT[count]]
 
 
 def test_every_ranks_batches_are_those_of_one_process_on_the_graph_before(

@@ -16,20 +16,27 @@ from support.commands import WAIT_S, records, train, train_here
 from support.small_folders import write_learnable_graph
 from support.small_typed_folders import write_tiny_graph
 
-RANKS = 3
-FOLDERS = {"ldg-2": ("ldg", 2), "random-5": ("random", 5)}  # more ranks than parts, and fewer
+FOLDERS = {"ldg-2": ("ldg", 2), "random-5": ("random", 5)}
 
 
-@pytest.fixture(scope="module", params=[["ldg-2"], pytest.param([*FOLDERS], marks=pytest.mark.long)], ids=str)
-def names(request: pytest.FixtureRequest) -> list[str]:
-    """Folders of a graph that is cut in two ways."""
-    found: list[str] = request.param
-    return found
+@pytest.fixture(
+    scope="module", params=[2, pytest.param(3, marks=pytest.mark.long)], ids=["two ranks", "three ranks"]
+)
+def procs(request: pytest.FixtureRequest) -> int:
+    """A number of ranks; three are more than the parts of one folder, and fewer than those of another."""
+    number: int = request.param
+    return number
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> Path:
-    """Results of three ranks."""
+def names(procs: int) -> list[str]:
+    """Folders of a graph that is cut in one way for two ranks, and in two for three."""
+    return [*FOLDERS][: procs - 1]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, procs: int, names: list[str]) -> Path:
+    """Results of the ranks."""
     path: Path = tmp_path_factory.mktemp("worker")
     for name, columns in (("tiny", True), ("bare", False)):
         khop.partition_graph(write_tiny_graph(path / name, columns=columns), path / f"{name}-5", 5)
@@ -39,21 +46,21 @@ def home(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> Path:
         khop.partition_graph(whole, path / name, parts, method=method)
     folders = [str(path / name) for name in names]
     given = khop.open_graph(folders[0], placement="all", lanes=3)
-    khop.launch(worker, procs=RANKS, arguments=(folders, str(path), given), device="cpu", deadline=WAIT_S)
+    khop.launch(worker, procs=procs, arguments=(folders, str(path), given), device="cpu", deadline=WAIT_S)
     return path
 
 
 @pytest.fixture(scope="module")
-def courses(home: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Of one process on the whole graph, and of each of three ranks on every folder by every placement."""
+def courses(home: Path, procs: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Of one process on the whole graph, and of each of the ranks on every folder by every placement."""
     alone = own_loop(khop.open_graph(home / "whole"))
-    return alone, [json.loads((home / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return alone, [json.loads((home / f"{rank}.json").read_text()) for rank in range(procs)]
 
 
 @pytest.fixture(scope="module")
-def beside(home: Path) -> list[dict[str, Any]]:
+def beside(home: Path, procs: int) -> list[dict[str, Any]]:
     """What each of the ranks has done besides."""
-    return [json.loads((home / f"{rank}-beside.json").read_text()) for rank in range(RANKS)]
+    return [json.loads((home / f"{rank}-beside.json").read_text()) for rank in range(procs)]
 
 
 def test_every_placement_has_the_losses_of_one_process(
@@ -63,15 +70,16 @@ def test_every_placement_has_the_losses_of_one_process(
     alone, together = courses
     assert len(alone["losses"]) == 2 * alone["steps"]
     for of_rank in together:
-        for course in of_rank.values():
-            assert course["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+        for name, course in of_rank.items():
+            epochs = 2 if name.endswith((" features", " all", " whole")) else 1
+            assert course["losses"] == pytest.approx(alone["losses"][: epochs * alone["steps"]], rel=1e-9)
 
 
 def test_every_seed_comes_once_in_even_shares(courses: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     alone, together = courses
     for name in together[0]:
-        of_steps = zip(*(of_rank[name]["seeds"] for of_rank in together), strict=True)
-        for shares, of_step in zip(of_steps, alone["seeds"], strict=True):
+        of_steps = [*zip(*(of_rank[name]["seeds"] for of_rank in together), strict=True)]
+        for shares, of_step in zip(of_steps, alone["seeds"][: len(of_steps)], strict=True):
             assert sorted(chain(*shares)) == sorted(of_step)
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert max(map(len, alone["seeds"])) == BATCH_SIZE
@@ -82,7 +90,7 @@ def test_a_batch_is_as_many_collectives_as_are_promised_and_little_more_than_its
 ) -> None:
     """Rows of 16 bytes here: what goes around them is counted in absolute numbers."""
     _, together = courses
-    around = (RANKS - 1) * (24 + 3 * 8)
+    around = (len(together) - 1) * (24 + 3 * 8)
     for name in names:
         for of_rank in together:
             for placement, collectives in (("features", 3), ("all", 3 + 3 * 3)):
@@ -104,7 +112,7 @@ def test_rows_that_are_kept_are_not_asked_for(
             with_cache, without = (
                 of_rank[f"{name} {course}"]["traffic"] for course in (f"kept by {kept_by}", "features")
             )
-            for some, all_ in zip(with_cache, without, strict=True):
+            for some, all_ in zip(with_cache, without[: len(with_cache)], strict=True):
                 assert some["collectives"] == 3
                 assert some["remote_rows"] == all_["remote_rows"]
                 assert some["requested_rows"] + some["host_cache_rows"] == all_["requested_rows"]
@@ -122,7 +130,7 @@ def test_rows_that_are_kept_on_the_device_are_those_that_are_needed_most(
             of_rank[course]["traffic"]
             for course in ("on the device", "ldg-2 kept by visits", "ldg-2 features")
         )
-        for some, all_ in zip(both, none, strict=True):
+        for some, all_ in zip(both, none[: len(both)], strict=True):
             assert some["remote_rows"] == all_["remote_rows"]
             assert some["needed_rows"] == all_["needed_rows"]
             assert (
@@ -173,7 +181,7 @@ def test_a_rank_without_seeds_of_its_own_keeps_what_those_of_others_need(
 
 
 def test_parts_that_own_nothing_take_part(beside: list[dict[str, Any]]) -> None:
-    """More parts than nodes of a type, types without columns or without nodes, one seed for three ranks."""
+    """More parts than nodes of a type, types without columns or without nodes, one seed for all ranks."""
     for of_rank in beside:
         *of_parts, score, output = of_rank["tiny"]
         assert output != 0
