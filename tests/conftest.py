@@ -12,6 +12,7 @@ import signal
 from collections.abc import Generator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
@@ -56,6 +57,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
     return None if any("mark.gpu" in file.read_text() for file in files) else True
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Make no cases of a long test that `-m` deselects, unless it is named."""
+    if not isinstance(obj, FunctionType) or collector.config.option.markexpr != "not long":
+        return None
+    if any("::" in argument for argument in collector.config.args):
+        return None
+    return [] if any(mark.name == "long" for mark in getattr(obj, "pytestmark", ())) else None
 
 
 @pytest.hookimpl(wrapper=True)

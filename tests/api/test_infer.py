@@ -121,6 +121,7 @@ def stopped_after(calls: int) -> Callable[[int, int], None]:
     return progress
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("calls", [1, 5, 8, 9, 13])  # chunks: 5 of items, 3 of users, then 5 of items
 @pytest.mark.parametrize("ending", [".npy", ".parquet"])
 def test_stopped_inference_continues_with_the_next_chunk_to_the_same_bytes(

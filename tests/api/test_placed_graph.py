@@ -60,6 +60,7 @@ def test_columns_of_any_placement_are_those_of_the_cpu(folder: Path, columns: st
     assert batches(placed) == batches(graph)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("topology", "columns"), [("device", "mapped"), ("pinned", "device")])
 def test_batches_of_any_topology_are_those_of_the_cpu(folder: Path, topology: str, columns: str) -> None:
     graph = khop.open_graph(folder)

@@ -126,6 +126,7 @@ def named(graph: Graph, ends: torch.Tensor, negatives: torch.Tensor) -> list[obj
     return [users.ids(ends[0]), items.ids(ends[1]), items.ids(negatives.flatten())]
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("changed", ["partitioned", "sorted", "saved", "subset"])
 def test_cut_offs_ids_and_links_outlive_partitioning_sorting_and_saving(tmp_path: Path, changed: str) -> None:
     import_tables(spec(**many()), tmp_path / "shop")

@@ -21,7 +21,7 @@ from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
 _LIKE_TRAIN = {"evaluate", "infer", "predict", "profile"}  # the fields of train: one value each
-_STEP = 12  # `make test` tries every twelfth option of a command
+_STEP = 24  # `make test` tries every 24th option of a command
 VALUES = (
     "", " ", "-1", "0", "1", "2", "-9223372036854775809", "9223372036854775808", "99999999999999999999999",
     "1e300", "-1e300", "1e308", "nan", "inf", "-inf", "1.5", "0x10", "1_000", "many", "true", "None",

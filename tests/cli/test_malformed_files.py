@@ -292,7 +292,7 @@ def try_file(
 CASES = [(fault, entrance) for fault in FAULTS for entrance in ENTRANCES if entrance.name not in fault.unless]
 
 
-@pytest.mark.core(10)
+@pytest.mark.core(5)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("fault", "entrance"), CASES, ids=str)
 def test_a_file_is_refused_with_its_place(

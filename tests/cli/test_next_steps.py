@@ -104,7 +104,7 @@ def test_every_command_has_a_panel_in_the_help() -> None:
     assert sorted(listed) == sorted({words.split()[0] for words in words_of(typer.main.get_command(app))})
 
 
-@pytest.mark.core(5)
+@pytest.mark.core(3)
 @pytest.mark.parametrize(
     "command",
     [

@@ -137,6 +137,7 @@ def test_whole_rows_of_means_are_written_once(tmp_path: Path) -> None:
     assert list(verify_folder(whole.out)) == []
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("norm", ["mean", "symmetric"])
 def test_parts_chunks_and_memory_change_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: Norm

@@ -421,6 +421,7 @@ def test_a_mixture_equals_the_reference_forward_and_backward(
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.long
 def test_kernels_of_a_device_give_the_numbers_of_the_core() -> None:
     indptr, indices = some_edges([3, 0, 40, 1], 9)
     operands = numbers(9, 7), numbers(indices.numel(), 3, seed=1)

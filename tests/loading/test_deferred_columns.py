@@ -163,7 +163,7 @@ def test_an_unknown_time_is_named() -> None:
         loader(khop.Graph(SMALL.store, SMALL.features), "later", khop.Uniform())
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sage", "rgcn of columns"])
 def test_a_batch_of_static_shape_reads_the_table_on_the_device(kind: str) -> None:
     """Also one that has no place, which is made with its own shapes."""

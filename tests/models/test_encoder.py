@@ -403,7 +403,7 @@ def outputs(graph: khop.Graph, model: nn.Module, rule: khop.Rule) -> tuple[Tenso
     return out.detach(), [parameter.grad for parameter in model.parameters()]
 
 
-@pytest.mark.core(4)
+@pytest.mark.core(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_the_same_and_has_the_same_gradients(name: str, graphs: list[khop.Graph]) -> None:
     rule = RULES.get(name, khop.Uniform())

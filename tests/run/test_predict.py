@@ -105,7 +105,7 @@ def table(predictions: LaterPredictions) -> pa.Table:
     return pa.concat_tables([pa.table(columns) for columns in predictions.pieces()])
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     "tables",
     [
@@ -129,6 +129,7 @@ def test_predictions_are_those_of_a_graph_of_all_rows(tmp_path: Path, tables: di
     torch.testing.assert_close(found.outputs.outputs, expected(run, whole, **tables), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("strategy", ["sample", "latest"])
 def test_draws_of_a_temporal_run_are_those_of_a_graph_of_all_rows(tmp_path: Path, strategy: str) -> None:
     """Items have times: an edge is as late as its item, and a new item sees what was before it."""

@@ -55,7 +55,7 @@ def expected(run: Run, whole: Path, pairs: pa.Table, **tables: Any) -> list[floa
     return found
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     "tables",
     [

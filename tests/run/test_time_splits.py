@@ -64,7 +64,7 @@ def again(table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, table.set_column(table.column_names.index("ts"), "ts", later)])
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("task", "duplicates"),
     [(NODES, "keep"), (LINKS, "keep"), (NODES, "last"), (LINKS, "sum")],

@@ -125,7 +125,7 @@ def test_a_node_has_the_edges_up_to_the_edge_that_led_to_it() -> None:
 
 @pytest.mark.core(1)
 @EXPANSIONS
-@pytest.mark.parametrize("fanouts", [[4, 3, 2], [-1, 2]], ids=str)
+@pytest.mark.parametrize("fanouts", [[-1, 2], [4, 3, 2]], ids=str)
 @pytest.mark.parametrize("limit", ["seed", "edge"])
 def test_batches_of_the_device_are_those_of_the_cpu(
     fanouts: list[int], expansion: Expansion, limit: str
@@ -134,7 +134,7 @@ def test_batches_of_the_device_are_those_of_the_cpu(
     rule = Temporal("time", window=(None, -1), limit=limit, elapsed=True)  # type: ignore[arg-type]
     sampler = NeighborSampler(graph, fanouts, rule=rule, expansion=expansion)
     batches = []
-    for number in range(3):
+    for number in range(2):
         nodes = torch.arange(6) * (number + 1) % 30
         times = {"node": 20 + 4 * torch.arange(6)}
         batches.append((Seeds({"node": nodes}, {"node": torch.arange(6)}, times), DrawKey(number)))

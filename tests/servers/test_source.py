@@ -59,17 +59,19 @@ def check_equal(graph: khop.Graph, kind: Kind) -> None:
     assert remote.state_dict() == local.state_dict()  # one mode continues what the other began
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_plain_batches_equal_local_ones(plain_graph: khop.Graph, kind: Kind) -> None:
     check_equal(plain_graph, kind)
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_typed_batches_equal_local_ones(typed_graph: khop.Graph, kind: Kind) -> None:
     check_equal(typed_graph, kind)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("kind", DATED, ids=lambda kind: kind.__name__)
 def test_splits_by_time_and_by_column_equal_local_ones(
@@ -84,6 +86,7 @@ def test_splits_by_time_and_by_column_equal_local_ones(
         assert found.state_dict() == expected.state_dict()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", [PLAIN[0], TYPED[0], TYPED[5]], ids=lambda kind: kind.__name__)
 def test_ranks_share_a_step_as_local_ranks_do(
     plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind
@@ -119,6 +122,7 @@ def test_split_links_are_the_same_on_servers(typed_graph: khop.Graph) -> None:
         assert remote.state_dict() == local.state_dict()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("by", ["random", "time", "column"])
 def test_labels_and_relations_of_split_links_are_those_of_local_ones(
     dated_graph: khop.Graph, by: str

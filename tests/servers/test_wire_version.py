@@ -34,6 +34,7 @@ khop.servers.codec.VERSION = {OTHER}
 SERVER = "from khop.cli.start import run; run()"
 
 
+@pytest.mark.long
 def test_fields_of_messages_change_with_the_version_alone(tmp_path: Path) -> None:
     """If this fails, raise VERSION in servers/codec.py, and write the fields anew as the message says."""
     typed = write_typed_graph(tmp_path / "typed", renumbered=True)

@@ -179,6 +179,7 @@ def test_the_schedule_of_a_run_ends_with_its_steps(tmp_path: Path) -> None:
     assert trainer.state.updates(STEPS) == 4
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("scores", "updates"), [([0.1, 0.5, 0.7, 0.9], 6), ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65], 14)]
 )

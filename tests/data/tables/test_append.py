@@ -86,6 +86,7 @@ def test_appends_follow_each_other(shop: Path, tmp_path: Path) -> None:
     assert [one.nodes for one in snapshots_of(shop)] == [{}, {"user": 1}, {"user": 1}]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("rule", [khop.Uniform(), khop.Temporal("time")], ids=str)
 def test_batches_of_a_snapshot_are_those_of_a_rebuild(shop: Path, tmp_path: Path, rule: khop.Rule) -> None:
     append(shop, day(*LATER))

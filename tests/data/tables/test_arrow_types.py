@@ -159,7 +159,7 @@ def arrays(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.npy")}
 
 
-@pytest.mark.core(8)
+@pytest.mark.core(4)
 @pytest.mark.filterwarnings("ignore:times without a zone")
 @pytest.mark.parametrize("name", CASES)
 def test_a_type_is_read_or_refused_in_each_role(name: str, tmp_path: Path) -> None:

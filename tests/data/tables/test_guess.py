@@ -277,7 +277,7 @@ FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str
 }  # fmt: skip
 
 
-@pytest.mark.core(8)
+@pytest.mark.core(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_published_tables_are_guessed_and_imported(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

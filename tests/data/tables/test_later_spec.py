@@ -168,6 +168,7 @@ def test_raw_columns_and_times_keep_their_types(tmp_path: Path) -> None:
         import_tables(tmp_path / "new.toml", tmp_path / "other", encoders=tmp_path / "shop")
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -291,6 +291,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.core(5)
 @pytest.mark.parametrize(("changes", "reason"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, changes: dict[str, Any], reason: str

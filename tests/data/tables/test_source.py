@@ -113,6 +113,7 @@ def test_kept_rows_know_their_place() -> None:
     assert again.row(0) == "a.parquet, row group 2, row 14"
 
 
+@pytest.mark.core(8)
 @pytest.mark.parametrize(
     ("expression", "reason"),
     [

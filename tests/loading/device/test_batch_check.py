@@ -78,6 +78,7 @@ def test_equal_batches_pass_and_no_thread_is_left() -> None:
     assert "khop-check" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("edges", "part"), [(False, "nodes of "), (True, "edges of ")])
 def test_a_lie_ends_the_loop_with_the_key_of_the_batch(edges: bool, part: str) -> None:
     with cpu_as_gpu():
@@ -105,6 +106,7 @@ def test_rows_that_kernels_gather_after_draws_of_the_cpu_are_compared() -> None:
             list(made.epoch(0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("check", "step"), [("none", 0), ("first", 1)])
 def test_other_batches_are_not_compared(check: str, step: int) -> None:
     with cpu_as_gpu():

@@ -87,7 +87,7 @@ def test_few_programs_read_columns_in_memory_of_the_host(monkeypatch: pytest.Mon
     assert read[:2] == [True, False]  # x, then the labels
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("expansion", list(Expansion))
 def test_blocks_are_those_of_each_batch_with_rows_without_edges_behind_them(expansion: Expansion) -> None:
     with by_triton():
@@ -109,6 +109,7 @@ def test_blocks_are_those_of_each_batch_with_rows_without_edges_behind_them(expa
                 assert not exact.is_padded
 
 
+@pytest.mark.long
 def test_rows_in_a_cache_are_counted_in_both_shapes() -> None:
     column = SMALL.features.columns["node"]["x"].to(DEVICE)
     slots = torch.arange(60, dtype=torch.int32, device=DEVICE)
@@ -123,6 +124,7 @@ def test_rows_in_a_cache_are_counted_in_both_shapes() -> None:
     assert made.traffic() == exact.traffic == wanted
 
 
+@pytest.mark.long
 def test_seeds_without_a_place_do_not_fit() -> None:
     with by_triton():
         made = slot()

@@ -547,6 +547,7 @@ def _gather_shards(rank: int, device: str, path: Path) -> None:
     group.barrier()  # the others may still read
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_kernels_read_the_shards_of_other_processes(tmp_path: Path, ranks: StartedRanks, count: int) -> None:
     ranks.launch(_gather_shards, count, (write_typed_graph(tmp_path / "g", renumbered=True),))

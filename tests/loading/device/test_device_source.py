@@ -106,6 +106,7 @@ def test_it_keeps(promise: Callable[[Make], None], placement: tuple[str, ...]) -
         promise(lambda host: device_source(host, *placement))
 
 
+@pytest.mark.long
 def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of the host are read too: seeds when they are checked, their positions when they are copied to
     the device, and the copy of the counts.
@@ -136,7 +137,7 @@ def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(made.columns["item"]["x"], made.sample.nodes["item"][:, None] / 8)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("placement", [("device", "device"), ("device", "pinned", "50%")], ids="-".join)
 def test_a_batch_that_exceeds_the_slots_is_made_by_the_same_kernels(
     placement: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -158,6 +159,7 @@ def test_a_batch_that_exceeds_the_slots_is_made_by_the_same_kernels(
     assert fitting.overflows < 2 == source.overflows
 
 
+@pytest.mark.long
 def test_an_error_of_a_batch_ends_the_stream_there() -> None:
     def fails() -> Seeds:
         raise OSError("the disk is gone")

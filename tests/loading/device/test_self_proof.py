@@ -57,7 +57,7 @@ def test_kernels_give_the_bits_of_the_cpu(name: str, answers: CardAnswers) -> No
     assert answers.read() == {name: ""}
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("name", "target", "change", "kernel"),
     [

@@ -42,6 +42,7 @@ def test_inputs_are_those_of_the_loader_and_its_position_moves_with_the_steps() 
         assert batches.epoch(2).steps == range(1, 3)
 
 
+@pytest.mark.long
 def test_capacities_survive_a_checkpoint_of_as_many_ranks() -> None:
     with as_device():
         batches = loader().static_batches()

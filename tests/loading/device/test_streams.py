@@ -117,7 +117,7 @@ def batch_of(size: int, number: int) -> tuple[Seeds, DrawKey]:
     return as_seeds({"node": ids.tolist()}), DrawKey(number)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("trees", ["merged", "disjoint"])
 @pytest.mark.parametrize("expansion", list(Expansion))
 def test_a_recording_makes_the_batches_of_other_seeds_and_keys(expansion: Expansion, trees: Trees) -> None:

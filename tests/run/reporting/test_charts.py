@@ -110,6 +110,7 @@ def test_a_line_has_its_finite_points_in_order(drawn: list[Figure]) -> None:
     assert line_chart("loss", {0: []}) is None
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize(
     ("picture", "words"),
     [

@@ -89,6 +89,7 @@ def test_features_that_tell_little_are_beaten_by_neighbors_and_beat_the_majority
     assert found["test/majority/accuracy"] + 0.1 < own < found["test"] - 0.1
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", ["gat", "gcn", "hgt", "rgcn"])
 def test_each_model_has_the_same_baseline(tmp_path: Path, kind: str) -> None:
     rule = {"rule": {"kind": "symmetric-sum"}} if kind == "gcn" else {}

@@ -37,6 +37,7 @@ def test_stamps_that_start_again_mistake_nothing(expansion: Expansion) -> None:
     assert stamps == [STAMP_LIMIT - 1, STAMP_LIMIT, 1, 2]
 
 
+@pytest.mark.long
 def test_trees_of_larger_batches_are_not_mistaken_when_stamps_start_again() -> None:
     """Tables of trees depend on the capacities. Those of a plan with others are cleared, too."""
     sampler, batches = ring_sampler(trees="disjoint"), [batch_of(8, number) for number in range(3)]

@@ -47,6 +47,7 @@ def test_a_batch_of_three_hops_takes_21_launches_of_kernels_with_a_column_and_la
     assert started.total() == 21, started
 
 
+@pytest.mark.long
 def test_a_batch_may_be_launched_again_after_others() -> None:
     sampler, batches = ring_sampler(), [batch_of(8, number) for number in range(3)]
     batch = device_batch(sampler, *batches)
@@ -60,6 +61,7 @@ def test_a_batch_may_be_launched_again_after_others() -> None:
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @pytest.mark.parametrize("trees", ["merged", "disjoint"])
 def test_a_batch_is_made_without_a_read_and_viewed_with_one(expansion: Expansion, trees: Trees) -> None:

@@ -156,6 +156,7 @@ def test_a_batch_without_edges_to_exclude_follows_one_with() -> None:
     check(sampler, [links(6, 2), Seeds({"user": torch.arange(4)}, {"user": torch.arange(4)}), links(6, 3)])
 
 
+@pytest.mark.long
 def test_a_batch_of_links_is_made_without_a_read() -> None:
     sampler = LinkSampler(shop(), [5, 3], negatives=UniformNegatives(2), exclude="edge+reverse")
     seeds, key = links(8, 2), DrawKey(1)

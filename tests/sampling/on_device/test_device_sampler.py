@@ -96,6 +96,7 @@ def test_a_batch_that_does_not_fit_is_drawn_by_the_same_kernels(
     assert device_sampler.overflows == 4
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 def test_more_edges_than_there_is_room_for_are_an_overflow(expansion: Expansion) -> None:
     """Node 1 has one neighbor, and node 0 the same neighbor 40 times: nodes and rows fit."""
@@ -116,6 +117,7 @@ def too_large(trees: Trees = "merged") -> tuple[NeighborSampler, DeviceSampler, 
     return sampler, device_sampler, (as_seeds({"node": list(range(0, 400, 7))}), DrawKey(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trees", ["merged", pytest.param("disjoint", marks=pytest.mark.long)])
 def test_larger_buffers_are_freed_before_the_next_ones_and_after_the_batch(
     trees: Trees, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +140,7 @@ def test_larger_buffers_are_freed_before_the_next_ones_and_after_the_batch(
     assert_same(found, sampler.sample(*batch))
 
 
+@pytest.mark.long
 def test_a_batch_that_exceeds_every_capacity_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _, device_sampler, batch = too_large()
     always = Counts(ANY, [])

@@ -146,7 +146,7 @@ def test_without_memory_nothing_is_kept() -> None:
     assert cache.counters() == {"cached rows": 0, "fetched rows": 0, "cache bytes": 0}
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("cache_bytes", [0, 2000, 1 << 20])
 def test_gathers_have_the_bits_of_a_local_process_and_ask_for_missing_rows(
     typed_parts: Path, cache_bytes: int

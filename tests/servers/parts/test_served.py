@@ -76,7 +76,7 @@ def test_plain_batches_equal_local_ones(plain_parts: Path, kind: Kind) -> None:
     check_equal(plain_parts, kind)
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_typed_batches_equal_local_ones(typed_parts: Path, kind: Kind) -> None:
     check_equal(typed_parts, kind)
@@ -125,6 +125,7 @@ def test_negatives_by_relation_are_refused_over_parts(typed_parts: Path) -> None
         next(iter(khop.Loader(drawn, split.train_links, 64)))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("cut_offs", [TimeCutOffs(-5, 80), TimeCutOffs(60, 200)])
 def test_an_empty_part_of_a_split_is_the_sentence_of_the_local_split(
     dated_parts: Path, cut_offs: TimeCutOffs
