@@ -117,6 +117,7 @@ def run_file(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return path
 
 
+@pytest.mark.long
 def test_a_run_file_takes_tuples_also_of_a_partitioned_graph_and_goes_on(
     khop_command: Command, run_file: Path
 ) -> None:

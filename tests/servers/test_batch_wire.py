@@ -218,6 +218,7 @@ def fuzz(graph: khop.Graph, kind: Kind, numbers: range) -> int:
     return refused
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", [PLAIN[1], TYPED[0], TYPED[2], TYPED[6]], ids=lambda kind: kind.__name__)
 def test_a_damaged_message_is_refused_or_gives_a_sound_batch(
     plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind

@@ -17,7 +17,7 @@ from support import triton_interpreter as interpreter
 from support.examples import few
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-FEW = settings(max_examples=few(3))  # the interpreter takes a tenth of a second for each
+FEW = settings(max_examples=few(2))  # the interpreter takes a tenth of a second for each
 if not torch.cuda.is_available():
     interpreter.correct()
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
