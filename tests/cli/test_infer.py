@@ -245,7 +245,7 @@ def test_killed_and_stopped_work_continues_with_other_ranks_to_the_same_bytes(
     assert len(set(chunks_done())) == 3  # none of them twice
 
     ran = khop_command("infer", "a", "--out", "parts.npy", *CHUNKS_OF_4)
-    assert "continuing in parts.npy.unfinished" in ran.stdout
+    assert "continues from parts.npy.unfinished" in ran.stdout
     khop_command("infer", "a", "--out", "whole.npy", *CHUNKS_OF_4)
     assert Path("parts.npy").read_bytes() == Path("whole.npy").read_bytes()
     assert not Path("parts.npy.unfinished").exists()
