@@ -6,12 +6,13 @@ import implementations or torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from khop.components import Family, ImportedLater
-from khop.graph.atomic import ProgressCallback
+from khop.graph.atomic import ProgressCallback, refuse_existing
 
 IMPORTERS = Family(
     "khop.importers",
@@ -56,6 +57,19 @@ class Importer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class NamedImport:
+    """An importer that calls a function with the folder and `notice`."""
+
+    name: str
+    run: Callable[[Path, ProgressCallback | None], str]
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return its counts and notes. ValueError if it exists."""
+        refuse_existing(out)
+        return self.run(out, notice)
+
+
 BUILTIN_NAMES = ("debian", "debian-typed")
 SNAPSHOT_SHA256 = "0e66b2ccb1df183381ca4f6ac3a291b958917d57f44fc5904a9a4c405d74da38"
 _RECIPE = 1  # increase it when a snapshot changes the graph, so that old folders in caches are not used
@@ -87,7 +101,7 @@ class PublishedSet:
 class Ogb(PublishedSet):
     """A node or link dataset of OGB."""
 
-    build: ClassVar = ImportedLater("khop.data.formats.ogb:OgbImporter")
+    build: ClassVar = ImportedLater("khop.data.formats.ogb:ogb_importer")
     name: str
     """Name of the set, as in ogb:ogbn-arxiv"""
     undirected: bool = False
@@ -109,7 +123,7 @@ class Pyg(PublishedSet):
 class Igb(PublishedSet):
     """A size of the Illinois Graph Benchmark."""
 
-    build: ClassVar = ImportedLater("khop.data.formats.igb:IgbImporter")
+    build: ClassVar = ImportedLater("khop.data.formats.igb:igb_importer")
     name: str
     """Size, as in igb:tiny; with all node types, igb:hetero-tiny"""
     classes: Literal["19", "2983"] = "19"
@@ -125,7 +139,7 @@ class Igb(PublishedSet):
 class Dgl:
     """A folder of DGL's CSVDataset."""
 
-    build: ClassVar = ImportedLater("khop.data.formats.dgl:DglImporter")
+    build: ClassVar = ImportedLater("khop.data.formats.dgl:dgl_importer")
     name: str
     """Folder with meta.yaml and its CSV files, as in dgl:FOLDER"""
 
@@ -134,7 +148,7 @@ class Dgl:
 class EdgeFile:
     """A file of edges."""
 
-    build: ClassVar = ImportedLater("khop.data.formats.edge_file:EdgeFileImporter")
+    build: ClassVar = ImportedLater("khop.data.formats.edge_file:edge_file_importer")
     name: str
     """Edge list, or GraphML, GML, GEXF, Pajek or MatrixMarket file, also .gz, as in edges:FILE"""
     undirected: bool = False
@@ -147,7 +161,7 @@ class EdgeFile:
 class Movielens(PublishedSet):
     """A set of MovieLens ratings."""
 
-    build: ClassVar = ImportedLater("khop.data.formats.movielens:MovielensImporter")
+    build: ClassVar = ImportedLater("khop.data.formats.movielens:movielens_importer")
     name: str
     """Name of the set, as in movielens:ml-1m"""
 
@@ -156,7 +170,7 @@ class Movielens(PublishedSet):
 class Relbench(PublishedSet):
     """A database of RelBench."""
 
-    build: ClassVar = ImportedLater("khop.data.formats.relbench:RelbenchImporter")
+    build: ClassVar = ImportedLater("khop.data.formats.relbench:relbench_importer")
     name: str
     """Name of the database, as in relbench:rel-f1"""
     mirror: str | None = None

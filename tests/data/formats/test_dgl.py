@@ -8,14 +8,14 @@ import pytest
 
 import khop
 from data.formats.layouts import csv_dataset
-from khop.data.formats.dgl import DglImporter
+from khop.data.formats.dgl import dgl_importer
 from khop.data.importers import Dgl, ImportContext
 
 FOLLOWS = ("user", "follow", "user")
 
 
 def imported(home: Path) -> khop.Graph:
-    DglImporter(Dgl("set"), ImportContext(home)).write(home / "out")
+    dgl_importer(Dgl("set"), ImportContext(home)).write(home / "out")
     return khop.open_graph(home / "out")
 
 
@@ -101,7 +101,7 @@ def written(folder: Path, files: dict[str, str]) -> None:
 
 def test_default_names(tmp_path: Path) -> None:
     written(tmp_path / "set", DEFAULT)
-    said = DglImporter(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    said = dgl_importer(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
     assert said == ["3 node; 3 node to node", "type '_V' is 'node'"]
     csc = khop.open_graph(tmp_path / "out").csc(("node", "to", "node"))
     assert (csc.indices.tolist(), csc.destinations().tolist()) == ([2, 0, 1], [0, 1, 2])
@@ -117,7 +117,7 @@ def test_rows_with_several_marks_are_in_the_first_split(tmp_path: Path) -> None:
         "edges_0.csv": "src_id,dst_id," + (head + marks).format("0,1"),
     }
     written(tmp_path / "set", files)
-    said = DglImporter(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out")
+    said = dgl_importer(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out")
     note = "4 marks are ignored, because their row is already in an earlier split (order: train, val, test)"
     assert [f"{name}: {note}" in said for name in ("nodes_0.csv", "edges_0.csv")] == [True, True]
     graph = khop.open_graph(tmp_path / "out")
@@ -131,7 +131,7 @@ def test_rows_with_several_marks_are_in_the_first_split(tmp_path: Path) -> None:
 
 def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
     written(tmp_path / "set", TYPED)
-    said = DglImporter(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    said = dgl_importer(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
     graph = khop.open_graph(tmp_path / "out")
     assert said[0] == "3 user, 3 item; 2 user follow user, 2 user like item"
     notes = [note.replace(f"{tmp_path / 'set'}/", "") for note in said[1:]]
@@ -158,4 +158,4 @@ def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_spec_gives_the_name(tmp_path: Path) -> None:
-    assert DglImporter(Dgl("."), ImportContext(tmp_path / "set")).name == "set"
+    assert dgl_importer(Dgl("."), ImportContext(tmp_path / "set")).name == "set"

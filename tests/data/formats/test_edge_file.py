@@ -17,7 +17,7 @@ import scipy.io
 import scipy.sparse
 
 import khop
-from khop.data.formats.edge_file import EdgeFileImporter, Header, ReadEdges, edge_list
+from khop.data.formats.edge_file import Header, ReadEdges, edge_file_importer, edge_list
 from khop.data.importers import EdgeFile, ImportContext
 from khop.kernels.id_table import StringKeys
 
@@ -37,7 +37,7 @@ WRITERS: dict[str, Callable[..., None]] = {
 
 def imported(path: Path, *, undirected: bool = False) -> tuple[khop.Graph, list[str]]:
     """Return the graph of a file, and what the import says."""
-    importer = EdgeFileImporter(EdgeFile(path.name, undirected), ImportContext(path.parent))
+    importer = edge_file_importer(EdgeFile(path.name, undirected), ImportContext(path.parent))
     out = path.parent / f"{path.name}-out"
     said = importer.write(out).split("\n")
     return khop.open_graph(out), said

@@ -15,7 +15,7 @@ import khop
 from data.formats.layouts import igb
 from data.formats.server import FileServer
 from khop.data.formats import igb as module
-from khop.data.formats.igb import IGB_SETS, IgbImporter, igb_edges
+from khop.data.formats.igb import IGB_SETS, igb_edges, igb_importer
 from khop.data.importers import Igb, ImportContext
 
 
@@ -24,7 +24,7 @@ def test_papers_alone(root: str, tmp_path: Path) -> None:
     pairs = igb(tmp_path / "tiny")
     out = tmp_path / "out"
     assert (
-        IgbImporter(Igb("tiny", root=root), ImportContext(tmp_path)).write(out)
+        igb_importer(Igb("tiny", root=root), ImportContext(tmp_path)).write(out)
         == "10 paper; 5 paper cites paper, 5 paper rev_cites paper"
     )
     graph = khop.open_graph(out)
@@ -39,7 +39,7 @@ def test_papers_alone(root: str, tmp_path: Path) -> None:
 
 def test_all_types_and_the_larger_label(tmp_path: Path) -> None:
     igb(tmp_path / "tiny")
-    importer = IgbImporter(Igb("hetero-tiny", root=".", classes="2983"), ImportContext(tmp_path))
+    importer = igb_importer(Igb("hetero-tiny", root=".", classes="2983"), ImportContext(tmp_path))
     importer.write(tmp_path / "out")
     graph = khop.open_graph(tmp_path / "out")
     assert graph.schema.node_types == ("paper", "author")
@@ -56,12 +56,12 @@ def test_an_archive_with_the_publishers_checksum(tmp_path: Path, monkeypatch: py
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
         with pytest.raises(ValueError, match="the publisher's is 34856534da55419b316d620e2d5b21be"):
-            IgbImporter(Igb("tiny", mirror=server.url), context).write(tmp_path / "out")
+            igb_importer(Igb("tiny", mirror=server.url), context).write(tmp_path / "out")
         md5 = hashlib.md5(Path(archive).read_bytes()).hexdigest()
         here = {**module.IGB_SETS, "tiny": replace(module.IGB_SETS["tiny"], md5=md5)}
         monkeypatch.setattr(module, "IGB_SETS", here)
         assert (
-            IgbImporter(Igb("tiny", mirror=server.url), context).write(tmp_path / "out")
+            igb_importer(Igb("tiny", mirror=server.url), context).write(tmp_path / "out")
             == "10 paper; 5 paper cites paper, 5 paper rev_cites paper"
         )
 
@@ -70,14 +70,14 @@ def test_papers_without_a_label_and_large_sets(tmp_path: Path, monkeypatch: pyte
     igb(tmp_path / "full")
     np.save(tmp_path / "full" / "processed" / "paper" / "node_label_19.npy", np.arange(8, dtype=np.float32))
     monkeypatch.setitem(module.IGB_SETS, "full", replace(IGB_SETS["full"], num_labeled={19: 8}))  # type: ignore[arg-type]
-    IgbImporter(Igb("full", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
+    igb_importer(Igb("full", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
     graph = khop.open_graph(tmp_path / "out")
     assert graph.columns["paper"]["label"].tolist() == [*range(8), -1, -1]
     assert graph.split("test")["paper"].tolist() == [5, 6, 7]
     with pytest.raises(ValueError, match="igb:large: khop does not download it; give its folder by --root"):
-        IgbImporter(Igb("large"), ImportContext(tmp_path)).write(tmp_path / "other")
+        igb_importer(Igb("large"), ImportContext(tmp_path)).write(tmp_path / "other")
     with pytest.raises(ValueError, match="igb:huge: no such set"):
-        IgbImporter(Igb("huge"), ImportContext(tmp_path))
+        igb_importer(Igb("huge"), ImportContext(tmp_path))
 
 
 @pytest.mark.parametrize("classes", ["19", "2983"])
@@ -94,7 +94,7 @@ def test_large_sets_are_numbers_without_a_header(
         known = replace(IGB_SETS[name], num_labeled={int(classes): 8})
         monkeypatch.setitem(module.IGB_SETS, name, known)  # type: ignore[arg-type]
     options = Igb(name, root=".", classes=classes)
-    IgbImporter(options, ImportContext(tmp_path)).write(tmp_path / "out")
+    igb_importer(options, ImportContext(tmp_path)).write(tmp_path / "out")
     graph = khop.open_graph(tmp_path / "out")
     scale = {"19": 1, "2983": 100}[classes]
     assert graph.columns["paper"]["label"].tolist() == [scale * row for row in range(10)]
@@ -109,7 +109,7 @@ def test_more_labels_than_papers(tmp_path: Path) -> None:
     igb(tmp_path / "tiny")
     np.save(tmp_path / "tiny" / "processed" / "paper" / "node_label_19.npy", np.zeros(11, np.float32))
     with pytest.raises(ValueError, match="has 11 labels, but there are 10 papers"):
-        IgbImporter(Igb("tiny", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
+        igb_importer(Igb("tiny", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
 
 
 def test_types_between_known_nodes_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_citations_as_mlperf_reads_them_and_features_of_half_the_bytes(tmp_path:
     """Both directions without loops, a loop per paper and direction, in one edge type."""
     pairs = igb(tmp_path / "tiny")
     options = Igb("hetero-tiny", root=".", cites="mlperf", dtype="float16")
-    IgbImporter(options, ImportContext(tmp_path)).write(tmp_path / "out")
+    igb_importer(options, ImportContext(tmp_path)).write(tmp_path / "out")
     graph = khop.open_graph(tmp_path / "out")
     cites, author = ("paper", "cites", "paper"), ("paper", "written_by", "author")
     assert set(graph.schema.edge_types) == {cites, author, ("author", "rev_written_by", "paper")}
@@ -148,6 +148,6 @@ def test_citations_as_mlperf_reads_them_and_features_of_half_the_bytes(tmp_path:
 def test_features_that_float16_does_not_have_are_named(tmp_path: Path) -> None:
     igb(tmp_path / "tiny")
     np.save(tmp_path / "tiny" / "processed" / "author" / "node_feat.npy", np.full((4, 1024), 1e5, np.float32))
-    importer = IgbImporter(Igb("hetero-tiny", root=".", dtype="float16"), ImportContext(tmp_path))
+    importer = igb_importer(Igb("hetero-tiny", root=".", dtype="float16"), ImportContext(tmp_path))
     with pytest.raises(ValueError, match="'author'.*float16 has numbers up to 65504; keep float32"):
         importer.write(tmp_path / "out")

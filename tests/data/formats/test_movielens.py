@@ -8,7 +8,7 @@ import pytest
 
 import khop
 from data.formats.layouts import movielens
-from khop.data.formats.movielens import MovielensImporter, movielens_tables
+from khop.data.formats.movielens import movielens_importer, movielens_tables
 from khop.data.importers import ImportContext, Movielens
 from khop.run.proposed_run import proposed_run
 
@@ -20,7 +20,7 @@ RATES = ("user", "rates", "movie")
 )
 def test_ratings_are_split_by_time(name: str, layout: str, tmp_path: Path) -> None:
     movielens(tmp_path / name, layout)
-    importer = MovielensImporter(Movielens(name, root="."), ImportContext(tmp_path))
+    importer = movielens_importer(Movielens(name, root="."), ImportContext(tmp_path))
     assert importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
     graph = khop.open_graph(tmp_path / "out")
     assert graph.num_edges(RATES) == 20
@@ -30,8 +30,8 @@ def test_ratings_are_split_by_time(name: str, layout: str, tmp_path: Path) -> No
 
 def test_wrong_names_and_folders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="movielens:ml-2m: no such set; did you mean"):
-        MovielensImporter(Movielens("ml-2m"), ImportContext(tmp_path))
-    importer = MovielensImporter(Movielens("ml-1m", root="."), ImportContext(tmp_path))
+        movielens_importer(Movielens("ml-2m"), ImportContext(tmp_path))
+    importer = movielens_importer(Movielens("ml-1m", root="."), ImportContext(tmp_path))
     with pytest.raises(
         ValueError, match=r"has none of ratings.csv, ratings.dat, u.data, .*; give the folder of ml-1m"
     ):
@@ -60,7 +60,7 @@ def test_ratings_that_are_left_out_are_counted(tmp_path: Path) -> None:
     movielens(tmp_path / "ml-latest-small", "csv")
     with (tmp_path / "ml-latest-small" / "ratings.csv").open("a") as ratings:
         ratings.write("1,77,3.0,1030\n,2,3.0,1031\n")  # no such movie; no user
-    importer = MovielensImporter(Movielens("ml-latest-small", root="."), ImportContext(tmp_path))
+    importer = movielens_importer(Movielens("ml-latest-small", root="."), ImportContext(tmp_path))
     said = importer.write(tmp_path / "out").splitlines()
     assert said == [
         "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user",

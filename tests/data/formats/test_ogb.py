@@ -16,8 +16,8 @@ from data.formats.server import FileServer
 from khop.data.formats.ogb import (
     OGB_SETS,
     Directions,
-    OgbImporter,
     edge_table,
+    ogb_importer,
     ogb_labels,
     ogb_links,
     ogb_nodes,
@@ -37,7 +37,7 @@ def test_the_folder_of_a_set_is_found_where_it_is_unpacked(place: str, tmp_path:
     made = arxiv(tmp_path / "published")
     root = tmp_path / "root"
     shutil.copytree(made, root / place)
-    importer = OgbImporter(Ogb("ogbn-arxiv", root="root"), ImportContext(tmp_path))
+    importer = ogb_importer(Ogb("ogbn-arxiv", root="root"), ImportContext(tmp_path))
     assert importer.name == "ogbn-arxiv"
     assert importer.write(tmp_path / "out") == "5 node; 4 node to node"
     assert khop.open_graph(tmp_path / "out").num_edges(("node", "to", "node")) == 4
@@ -48,7 +48,7 @@ def test_a_set_comes_from_a_server_once(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "served" / "arxiv"), "zip", tmp_path / "published")
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
-        importer = OgbImporter(Ogb("ogbn-arxiv", mirror=server.url), context)
+        importer = ogb_importer(Ogb("ogbn-arxiv", mirror=server.url), context)
         importer.write(tmp_path / "one")
     importer.write(tmp_path / "two")  # the server is gone
     assert khop.open_graph(tmp_path / "one").schema == khop.open_graph(tmp_path / "two").schema
@@ -59,8 +59,8 @@ def test_an_unknown_set_and_a_wrong_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="ogb:ogbn-arxivs: no such node or link set; did you mean ogbn-arxiv"
     ):
-        OgbImporter(Ogb("ogbn-arxivs"), ImportContext(tmp_path))
-    importer = OgbImporter(Ogb("ogbn-arxiv", root="."), ImportContext(tmp_path))
+        ogb_importer(Ogb("ogbn-arxivs"), ImportContext(tmp_path))
+    importer = ogb_importer(Ogb("ogbn-arxiv", root="."), ImportContext(tmp_path))
     with pytest.raises(ValueError, match="has none of raw, arxiv/raw, ogbn_arxiv/raw, .*arxiv.zip"):
         importer.write(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -115,9 +115,9 @@ def test_counts_must_agree(tmp_path: Path) -> None:
     raw = arxiv(tmp_path) / "raw"
     gz_rows(raw / "num-edge-list.csv.gz", [[5]])
     with Scratch.beside(tmp_path / "out", 1 << 20) as scratch:
-        read = ogb_raw(raw, scratch, "as stored")
+        _, edges = ogb_raw(raw, scratch, "as stored")
         with pytest.raises(ValueError, match=r"edge.csv.gz: has 4 edges, but num-edge-list has 5"):
-            list(read.edges())
+            list(edges)
     gz_rows(raw / "num-node-list.csv.gz", [[2], [3]])
     with pytest.raises(ValueError, match="the set has 2 graphs"):
         only_count(raw / "num-node-list.csv.gz")
@@ -284,7 +284,7 @@ def test_no_space_for_published_negatives_leaves_no_graph(tmp_path: Path) -> Non
                "target_node_neg": random.integers(5, size=(1, 1 << 20))}
         for name in ("train", "valid", "test")
     })  # fmt: skip
-    importer = OgbImporter(Ogb("ogbl-citation2", root="sets"), ImportContext(tmp_path))
+    importer = ogb_importer(Ogb("ogbl-citation2", root="sets"), ImportContext(tmp_path))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     try:

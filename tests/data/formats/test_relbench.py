@@ -13,7 +13,7 @@ import pytest
 import khop
 from data.formats.layouts import relbench
 from data.formats.server import FileServer
-from khop.data.formats.relbench import RelbenchImporter, RelbenchTable, relbench_spec
+from khop.data.formats.relbench import RelbenchTable, relbench_importer, relbench_spec
 from khop.data.importers import ImportContext, Relbench
 from khop.graph.folder import open_folder, recorded_cut_offs
 
@@ -21,7 +21,7 @@ from khop.graph.folder import open_folder, recorded_cut_offs
 @pytest.mark.parametrize("root", ["rel-f1/db", "rel-f1", "."])
 def test_tables_and_foreign_keys(root: str, tmp_path: Path) -> None:
     relbench(tmp_path / "rel-f1" / "db")
-    importer = RelbenchImporter(Relbench("rel-f1", root=root), ImportContext(tmp_path))
+    importer = relbench_importer(Relbench("rel-f1", root=root), ImportContext(tmp_path))
     said = importer.write(tmp_path / "out").split("\n")
     assert said[0] == "2 drivers, 4 results; 2 results driverId drivers, 2 drivers rev-driverId results"
     assert said[1:3] == [
@@ -47,17 +47,17 @@ def test_a_database_from_a_server_with_other_cut_offs(tmp_path: Path) -> None:
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
         options = Relbench("rel-own", mirror=server.url, val="2004-01-01", test="2006-01-01")
-        RelbenchImporter(options, context).write(tmp_path / "out")
+        relbench_importer(options, context).write(tmp_path / "out")
     assert khop.open_graph(tmp_path / "out").num_nodes("results") == 4
 
 
 def test_cut_offs_and_folders_that_are_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="relbench:rel-own: give the first days of validation and test"):
-        RelbenchImporter(Relbench("rel-own"), ImportContext(tmp_path))
+        relbench_importer(Relbench("rel-own"), ImportContext(tmp_path))
     with pytest.raises(ValueError, match="--val soon: must be a day"):
-        RelbenchImporter(Relbench("rel-f1", val="soon"), ImportContext(tmp_path))
+        relbench_importer(Relbench("rel-f1", val="soon"), ImportContext(tmp_path))
     with pytest.raises(ValueError, match=r"has none of \*.parquet, db/\*.parquet"):
-        RelbenchImporter(Relbench("rel-f1", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
+        relbench_importer(Relbench("rel-f1", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
 
 
 def test_keys_times_and_kinds(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
-from khop.data.importers import Dgl, ImportContext
+from khop.data.importers import Dgl, ImportContext, NamedImport
 from khop.data.tables.labels import canonical_integers, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading, refuse
 from khop.data.tables.read_spec import validated
-from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.atomic import ProgressCallback
 from khop.graph.networkx_tables import narrowed
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.id_table import StringKeys, id_table
@@ -89,22 +89,11 @@ class DglMeta(BaseModel):
         return validated(cls, values, str(path))
 
 
-@dataclass(frozen=True)
-class DglImporter:
-    """An import of the CSV files of a folder."""
+def dgl_importer(options: Dgl, context: ImportContext) -> NamedImport:
+    """Return the import of the CSV files of a folder."""
+    folder = context.folder / options.name
 
-    options: Dgl
-    context: ImportContext
-
-    @property
-    def name(self) -> str:
-        """Name of the folder."""
-        return (self.context.folder / self.options.name).name
-
-    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its counts and notes."""
-        refuse_existing(out)
-        folder = self.context.folder / self.options.name
+    def write(out: Path, notice: ProgressCallback | None) -> str:
         meta = DglMeta.read(folder / "meta.yaml")
         reading = _Reading(folder, meta.separator)
         if meta.graph_data is not None:
@@ -114,7 +103,9 @@ class DglImporter:
         for table in meta.edge_data:
             reading.add_edges(table)
         graph = SetGraph(meta.dataset_name, reading.nodes, reading.edges, notes=reading.notes)
-        return graph.write(out, self.context, notice)
+        return graph.write(out, context, notice)
+
+    return NamedImport(folder.name, write)
 
 
 @dataclass(frozen=True)

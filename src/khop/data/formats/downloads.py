@@ -12,15 +12,17 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from khop.data.importers import ImportContext, PublishedSet
+from khop.data.tables.read_spec import nearest
 from khop.graph.atomic import Meter, ProgressCallback, check_disk, new_folder
 from khop.user_cache import cache_folder
 
+AnySet = TypeVar("AnySet")
 _BLOCK = 1 << 20
 _ATTEMPTS = 5
 _TIMEOUT_S = 60.0
@@ -205,6 +207,13 @@ def fetched(
         unpacked(home / name, folder, notice)
     (home / name).unlink(missing_ok=True)
     return folder
+
+
+def known_set(kind: str, name: str, sets: Mapping[str, AnySet], what: str = "set") -> AnySet:
+    """Return the value of a set; ValueError for an unknown name."""
+    if name not in sets:
+        raise ValueError(f"{kind}:{name}: no such {what}; {nearest(name, list(sets))}")
+    return sets[name]
 
 
 def mirrored(url: str, mirror: str | None) -> str:

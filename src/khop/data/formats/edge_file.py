@@ -12,12 +12,13 @@ import io
 import re
 import shlex
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal
+from xml.parsers import expat
 
 import networkx
 import numpy as np
@@ -25,11 +26,11 @@ import numpy.typing as npt
 from networkx.readwrite import gexf, graphml, pajek
 
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
-from khop.data.importers import EdgeFile, ImportContext
+from khop.data.importers import EdgeFile, ImportContext, NamedImport
 from khop.data.tables.files import other_format, refuse_special
 from khop.data.tables.labels import canonical_integers, length_as_text, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
-from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.atomic import ProgressCallback
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.networkx_tables import NetworkxTables, attribute_columns, narrowed
 from khop.graph.tables import EdgeTable, NodeTable
@@ -394,9 +395,16 @@ def _check_text(path: Path, start: bytes) -> None:
 
 
 def _blocks(path: Path, size: int) -> Iterator[bytes]:
-    with reading(str(path), "write it again"), pa.input_stream(str(path), compression="detect") as stream:
+    with (
+        reading(str(path), "write the file again"),
+        pa.input_stream(str(path), compression="detect") as stream,
+    ):
         while block := stream.read(size):
             yield block
+
+
+def _content(path: Path) -> bytes:
+    return b"".join(_blocks(path, _CHUNK_BYTES))
 
 
 def _without_comments(chunk: bytes) -> bytes:
@@ -415,9 +423,10 @@ _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 _LIST_SUFFIXES = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el")
 _ERRORS = (
     networkx.NetworkXException, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
-    SyntaxError, StopIteration, RecursionError,
+    SyntaxError, StopIteration, RecursionError, expat.ExpatError,
 )  # fmt: skip
-_NEEDED = {"node": ("id",), "edge": ("source", "target")}  # attributes of elements of GraphML
+_NEEDED = {"node": ("id",), "edge": ("source", "target")}  # attributes of elements of GraphML and GEXF
+_Elements = dict[str, list[tuple[int, Mapping[str, str]]]]  # lines and attributes of elements by their name
 _KNOWN = {  # texts for networkx's errors
     r"undefined (source|target) '?([^']+?)'?$": r"an edge has the \1 \2, which no node has; add the node",
     r"node #(\d+) has no '(\w+)'": r"node \1 has no \2; add it",
@@ -451,54 +460,42 @@ def _banner(content: bytes) -> tuple[bytes, bytes]:
     return (b"%%MatrixMarket" + found[1].lower(), found[2]) if found else (b"", b"")
 
 
-@dataclass(frozen=True)
-class EdgeFileImporter:
-    """An import of one file."""
+def edge_file_importer(options: EdgeFile, context: ImportContext) -> NamedImport:
+    """Return the import of one file. Nodes are in order of first appearance."""
+    path = context.folder / options.name
+    name = path.name
+    for suffix in (*_COMPRESSED, *_FORMATS, *_LIST_SUFFIXES):
+        name = name.removesuffix(suffix)
 
-    options: EdgeFile
-    context: ImportContext
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.context.folder / self.options.name
-
-    @property
-    def name(self) -> str:
-        """Name of the file without its extensions."""
-        name = self.path.name
-        for suffix in (*_COMPRESSED, *_FORMATS, *_LIST_SUFFIXES):
-            name = name.removesuffix(suffix)
-        return name
-
-    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its counts and notes. Nodes are in order of first appearance."""
-        refuse_existing(out)
-        refuse_special(self.path, str(self.path))
-        if not self.path.is_file():
-            what = "is a folder" if self.path.is_dir() else "no such file"
+    def write(out: Path, notice: ProgressCallback | None) -> str:
+        refuse_special(path, str(path))
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "no such file"
             raise ValueError(
-                f"{self.path}: {what}; give an edge list, or a GraphML, GML, GEXF, Pajek or MatrixMarket file"
+                f"{path}: {what}; give an edge list, or a GraphML, GML, GEXF, Pajek or MatrixMarket file"
             )
-        read = self._read()
+        read = _read(path, options.header)
         notes = list(read.notes)
         node_columns, edge_columns = (_stored(c, notes) for c in (read.node_columns, read.edge_columns))
         edges = {EDGE: EdgeTable(read.sources, read.destinations, edge_columns)}
-        if self.options.undirected or read.direction == "undirected":
+        if options.undirected or read.direction == "undirected":
             edges[BACK] = EdgeTable(read.destinations, read.sources, edge_columns, EDGE)
         unknown = [name for name, column in node_columns.items() if np.isnan(column).any()]
         node = NodeTable(len(read.ids), node_columns, ids=read.ids, unknown=unknown)
-        graph = SetGraph(self.name, {NODE: node}, edges, notes=notes)
-        return graph.write(out, self.context, notice)
+        return SetGraph(name, {NODE: node}, edges, notes=notes).write(out, context, notice)
 
-    def _read(self) -> ReadEdges:
-        name = self.path.name.lower()
-        for suffix in _COMPRESSED:
-            name = name.removesuffix(suffix)
-        read = next((read for suffix, read in _FORMATS.items() if name.endswith(suffix)), None)
-        if read is None and _banner(_content(self.path, _SAMPLE_BYTES))[0]:
-            read = _matrix_market
-        return edge_list(self.path, self.options.header) if read is None else read(self.path)
+    return NamedImport(name, write)
+
+
+def _read(path: Path, header: Header) -> ReadEdges:
+    """Read a file in the format of its name, without those of compression."""
+    name = path.name.lower()
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    read = next((read for suffix, read in _FORMATS.items() if name.endswith(suffix)), None)
+    if read is None and _banner(next(_blocks(path, _SAMPLE_BYTES), b""))[0]:
+        read = _matrix_market
+    return edge_list(path, header) if read is None else read(path)
 
 
 def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -510,15 +507,6 @@ def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             notes.append(f"attribute {name!r} is column {short!r}")
         found[short] = column.astype(np.uint8) if column.dtype == bool else column
     return found
-
-
-def _content(path: Path, size: int | None = None) -> bytes:
-    with (
-        reading(str(path), "write the file again"),
-        pa.input_stream(str(path), compression="detect") as stream,
-    ):
-        content: bytes = stream.read(size)
-    return content
 
 
 def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], ReadEdges]:
@@ -553,17 +541,14 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
 
 def _check_finite(path: Path, tables: NetworkxTables) -> None:
     """Raise ValueError for an infinite attribute; NaN is a missing one."""
-    for columns, what in ((tables.node_columns, "node"), (tables.edge_columns, "edge")):
+    ids, ends = tables.ids, zip(tables.sources.tolist(), tables.destinations.tolist(), strict=True)
+    nodes, edges = (f"node {one}" for one in ids), (f"edge {ids[at]} to {ids[to]}" for at, to in ends)
+    for columns, places in ((tables.node_columns, nodes), (tables.edge_columns, edges)):
         for name, column in columns.items():
             rows = np.flatnonzero(np.isinf(column).reshape(len(column), -1).any(1))
             if len(rows):
-                ids, row = tables.ids, int(rows[0])
-                ends = (
-                    f"{ids[int(tables.sources[row])]} to {ids[int(tables.destinations[row])]}"
-                    if what == "edge"
-                    else ids[row]
-                )
-                raise ValueError(f"{path}: attribute {name!r} of {what} {ends} is infinite; correct it")
+                place = next(islice(places, int(rows[0]), None))
+                raise ValueError(f"{path}: attribute {name!r} of {place} is infinite; correct it")
 
 
 def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
@@ -593,30 +578,19 @@ def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
 class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
     """Reader of GraphML that keeps both of two keys with the same name. Errors have the element's line."""
 
-    def __init__(self, content: bytes, notes: list[str]) -> None:
+    def __init__(self, elements: _Elements, notes: list[str]) -> None:
         super().__init__()
-        self._content, self._notes = content, notes
-        self._read: Counter[str] = Counter()  # elements
+        self._elements, self._notes = {kind: iter(of) for kind, of in elements.items()}, notes
 
     def decode_data_elements(self, graphml_keys: Any, obj_xml: Any) -> Any:
         """Return the data of the next node or edge, without those that are empty."""
-        kind = obj_xml.tag.rpartition("}")[2]
-        self._read[kind] += 1
-        lacks = [name for name in _NEEDED.get(kind, ()) if obj_xml.get(name) is None]
-        if lacks:
-            raise _Refused(f"line {self._line(kind)}: the {kind} has no {lacks[0]}; add it")
+        line, _ = next(self._elements[obj_xml.tag.rpartition("}")[2]])
         try:
             data = super().decode_data_elements(graphml_keys, obj_xml)
         except _ERRORS as error:
-            error.add_note(str(self._line(kind)))
+            error.add_note(str(line))
             raise
         return {name: value for name, value in data.items() if value != ""}
-
-    def _line(self, kind: str) -> int:
-        """Return the line of the element of a kind that was read last."""
-        starts = re.finditer(rb"<(?:\w+:)?%b[\s/>]" % kind.encode(), self._content)
-        found = next(islice(starts, self._read[kind] - 1, None), None)
-        return 0 if found is None else self._content.count(b"\n", 0, found.start()) + 1
 
     def find_graphml_keys(self, graph_element: Any) -> Any:
         """Return the keys. A key with the name of another is named NAME_ID if it is another attribute.
@@ -646,45 +620,54 @@ class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx h
 
 
 def _graphml(content: bytes, notes: list[str]) -> Any:
-    content = _plain_xml(content)
-    if len(re.findall(rb"<(?:\w+:)?graph[\s>/]", content)) > 1:
+    elements = _elements(content)
+    if len(elements["graph"]) > 1:
         raise _Refused("has several or nested graphs; keep one")
-    graphs = list(_GraphmlReader(content, notes)(path=io.BytesIO(content)))
+    graphs = list(_GraphmlReader(elements, notes)(path=io.BytesIO(content)))
     if not graphs:
         raise _Refused("has no graph of the namespace http://graphml.graphdrawing.org/xmlns; add xmlns")
-    _check_xml(content, graphs[0])
+    _check_xml(elements, graphs[0])
     return graphs[0]
 
 
 def _gexf(content: bytes, notes: list[str]) -> Any:
-    content = re.sub(
-        rb"https?://www\.gexf\.net/1\.3", b"http://gexf.net/1.3", _plain_xml(content)
-    )  # Gephi 0.9
-    for elements in re.findall(rb"(?s)<attributes\b.*?</attributes>", content):
-        titles = re.findall(rb"<attribute\s[^>]*?\btitle\s*=\s*[\"']([^\"']*)", elements)
-        if len(set(titles)) < len(titles):
-            raise _Refused(f"two attributes have one title, of {b', '.join(titles).decode()}; rename one")
-    graph = gexf.read_gexf(io.BytesIO(content))
-    _check_xml(content, graph)
-    return graph
-
-
-def _plain_xml(content: bytes) -> bytes:
-    """Return XML with blanked comments; ValueError for entities, whose expansion may be endless."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         declared = rb"(<\?xml[^>]*?)\s+encoding\s*=\s*[\"'][^\"']*[\"']"
         content = re.sub(declared, rb"\1", content.decode("utf-16").encode(), count=1)
-    if b"<!ENTITY" in content:
+    for group in re.findall(rb"(?s)<attributes\b.*?</attributes>", re.sub(rb"(?s)<!--.*?-->", b"", content)):
+        titles = re.findall(rb"<attribute\s[^>]*?\btitle\s*=\s*[\"']([^\"']*)", group)
+        if len(set(titles)) < len(titles):
+            raise _Refused(f"two attributes have one title, of {b', '.join(titles).decode()}; rename one")
+    content = re.sub(rb"https?://www\.gexf\.net/1\.3", b"http://gexf.net/1.3", content)  # Gephi 0.9
+    elements, graph = _elements(content), gexf.read_gexf(io.BytesIO(content))
+    _check_xml(elements, graph)
+    return graph
+
+
+def _elements(content: bytes) -> _Elements:
+    """Return the elements of XML; ValueError for entities, whose expansion may be endless."""
+    found: _Elements = defaultdict(list)
+    parser = expat.ParserCreate()
+
+    def start(name: str, attributes: Mapping[str, str]) -> None:
+        found[name.rpartition(":")[2]].append((parser.CurrentLineNumber, attributes))
+
+    def entity(*_: object) -> None:
         raise _Refused("declares an entity; remove it")
-    return re.sub(rb"(?s)<!--.*?-->", lambda found: b"\n" * found[0].count(b"\n"), content)
+
+    parser.StartElementHandler, parser.EntityDeclHandler = start, entity
+    parser.Parse(content, True)
+    of_kinds = ((kind, name, one) for kind, names in _NEEDED.items() for one in found[kind] for name in names)
+    for kind, name, (line, attributes) in of_kinds:
+        if name not in attributes:
+            raise _Refused(f"line {line}: the {kind} has no {name}; add it")
+    return found
 
 
-def _check_xml(content: bytes, graph: Any) -> None:
+def _check_xml(elements: _Elements, graph: Any) -> None:
     """Raise ValueError if networkx has merged nodes or edges with the same id."""
-    nodes = re.findall(rb"<(?:\w+:)?node\s[^>]*?\bid\s*=\s*[\"']([^\"']*)", content)
-    _check_nodes([node.decode(errors="replace") for node in nodes], len(graph))
-    edges = len(re.findall(rb"<(?:\w+:)?edge[\s/>]", content))
-    lost = edges - graph.number_of_edges()
+    _check_nodes([node["id"] for _, node in elements["node"]], len(graph))
+    lost = len(elements["edge"]) - graph.number_of_edges()
     if lost > 0:
         raise _Refused(f"{lost:,} edges have the id of another edge; rename them")
 
@@ -769,7 +752,7 @@ def _matrix_market(path: Path) -> ReadEdges:
         import scipy.io
     except ImportError:
         raise ValueError(f"{path}: MatrixMarket files need scipy: pip install scipy") from None
-    banner, _ = _banner(start := _content(path, _SAMPLE_BYTES))
+    banner, _ = _banner(start := next(_blocks(path, _SAMPLE_BYTES), b""))
     is_plain = path.suffix not in (".zst", ".lz4") and (start.startswith(banner) or not banner)
 
     def source() -> Any:

@@ -9,13 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from khop.data.formats.downloads import root_folder, set_folder
+from khop.data.formats.downloads import known_set, root_folder, set_folder
 from khop.data.formats.ogb import ogb_labels
 from khop.data.formats.raw_arrays import npy_array
 from khop.data.formats.set_graph import SetGraph
-from khop.data.importers import Igb, ImportContext
-from khop.data.tables.read_spec import nearest
-from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.data.importers import Igb, ImportContext, NamedImport
+from khop.graph.atomic import ProgressCallback
 from khop.graph.tables import AsFloat16, EdgeChunks, EdgeTable, NodeTable
 from khop.schema import EdgeType, NodeType
 
@@ -109,47 +108,36 @@ PAPER, WIDTH = "paper", 1024
 LABEL_FILES = {19: "node_label_19.npy", 2983: "node_label_2K.npy"}
 
 
-@dataclass(frozen=True)
-class IgbImporter:
-    """An import of one size of the benchmark; ValueError for an unknown size."""
+def igb_importer(options: Igb, context: ImportContext) -> NamedImport:
+    """Return the import of one size of the benchmark; ValueError for an unknown size."""
+    igb = known_set("igb", options.name, IGB_SETS)
 
-    options: Igb
-    context: ImportContext
-
-    def __post_init__(self) -> None:
-        if self.name not in IGB_SETS:
-            raise ValueError(f"igb:{self.name}: no such set; {nearest(self.name, list(IGB_SETS))}")
-
-    @property
-    def name(self) -> str:
-        """Name of the set."""
-        return self.options.name
-
-    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its counts. Features are mapped, edges streamed."""
-        refuse_existing(out)
-        igb = IGB_SETS[self.name]
-        if igb.url is None and self.options.root is None:
-            raise ValueError(f"igb:{self.name}: khop does not download it; give its folder by --root")
-        root, size = root_folder(self.options, self.context, igb.url or "", notice, igb.md5), igb.size
+    def write(out: Path, notice: ProgressCallback | None) -> str:
+        if igb.url is None and options.root is None:
+            raise ValueError(f"igb:{options.name}: khop does not download it; give its folder by --root")
+        root, size = root_folder(options, context, igb.url or "", notice, igb.md5), igb.size
         names = (size, f"{size}/processed", "processed", f"{root.name}/{size}/processed")
         source = igb.url or "the benchmark's site"
         folder = set_folder(root, names, [f"{PAPER}/node_feat.npy"], source)
-        return self._read(igb, folder).write(out, self.context, notice)
+        return _read(igb, folder, options).write(out, context, notice)
 
-    def _read(self, igb: IgbSet, folder: Path) -> SetGraph:
-        nodes: dict[str, NodeTable] = {}
-        for node_type in NODE_TYPES if igb.kind == "typed" else (PAPER,):
-            path = folder / node_type / "node_feat.npy"
-            if path.is_file():
-                features = npy_array(path, WIDTH)
-                column = AsFloat16(features) if self.options.dtype == "float16" else features
-                nodes[node_type] = NodeTable(len(features), {"x": column})
-        nodes[PAPER] = _labeled(nodes[PAPER], folder / PAPER, igb, int(self.options.classes))
-        edges: dict[EdgeType, EdgeTable | EdgeChunks] = dict(
-            igb_edges(folder, nodes, nodes[PAPER].count if self.options.cites == "mlperf" else None)
-        )
-        return SetGraph(f"igb-{self.name}", nodes, edges)
+    return NamedImport(options.name, write)
+
+
+def _read(igb: IgbSet, folder: Path, options: Igb) -> SetGraph:
+    """Read a set. Features are mapped, edges streamed."""
+    nodes: dict[str, NodeTable] = {}
+    for node_type in NODE_TYPES if igb.kind == "typed" else (PAPER,):
+        path = folder / node_type / "node_feat.npy"
+        if path.is_file():
+            features = npy_array(path, WIDTH)
+            column = AsFloat16(features) if options.dtype == "float16" else features
+            nodes[node_type] = NodeTable(len(features), {"x": column})
+    nodes[PAPER] = _labeled(nodes[PAPER], folder / PAPER, igb, int(options.classes))
+    edges: dict[EdgeType, EdgeTable | EdgeChunks] = dict(
+        igb_edges(folder, nodes, nodes[PAPER].count if options.cites == "mlperf" else None)
+    )
+    return SetGraph(f"igb-{options.name}", nodes, edges)
 
 
 def _labeled(table: NodeTable, folder: Path, igb: IgbSet, num_classes: int) -> NodeTable:

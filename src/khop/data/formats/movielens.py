@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from khop.data.formats.downloads import root_folder, set_folder
-from khop.data.importers import ImportContext, Movielens
+from khop.data.formats.downloads import known_set, root_folder, set_folder
+from khop.data.importers import ImportContext, Movielens, NamedImport
 from khop.data.tables.packages import pa, pa_csv, reading
 from khop.data.tables.pipeline import import_tables
-from khop.data.tables.read_spec import nearest
-from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.atomic import ProgressCallback
 
 _RATING, _MOVIE = ("userId", "movieId", "rating", "timestamp"), ("movieId", "title", "genres")
 _GENRES = (  # columns of 0 and 1 in u.item
@@ -69,51 +67,36 @@ _VAL, _TEST = 0.8, 0.9  # of the ratings by time
 _FILES = ("ratings.csv", "ratings.dat", "u.data")
 
 
-@dataclass(frozen=True)
-class MovielensImporter:
-    """An import of one MovieLens set; ValueError for an unknown set."""
+def movielens_importer(options: Movielens, context: ImportContext) -> NamedImport:
+    """Return the import of one MovieLens set; ValueError for an unknown set."""
+    name, md5 = options.name, known_set("movielens", options.name, _MD5)
 
-    options: Movielens
-    context: ImportContext
+    def write(out: Path, notice: ProgressCallback | None) -> str:
+        root = root_folder(options, context, f"{_ADDRESS}/{name}.zip", notice, md5)
+        spec = _spec(name, *movielens_tables(set_folder(root, [name], _FILES, name)))
+        return import_tables(
+            spec, out, memory=context.memory, threads=context.threads, notice=notice
+        ).counts()
 
-    def __post_init__(self) -> None:
-        if self.name not in _MD5:
-            raise ValueError(f"movielens:{self.name}: no such set; {nearest(self.name, list(_MD5))}")
+    return NamedImport(name, write)
 
-    @property
-    def name(self) -> str:
-        """Name of the set."""
-        return self.options.name
 
-    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its counts and notes. Ratings are split by time: 80, 10, 10 %."""
-        refuse_existing(out)
-        url = f"{_ADDRESS}/{self.name}.zip"
-        root = root_folder(self.options, self.context, url, notice, _MD5[self.name])
-        ratings, movies = movielens_tables(set_folder(root, [self.name], _FILES, self.name))
-        times = np.sort(ratings.column("timestamp").to_numpy())
-        if len(times) < 10 or times[int(len(times) * _VAL)] == times[int(len(times) * _TEST)]:
-            raise ValueError(f"{self.name}: {len(times)} ratings have too few times for a split by time")
-        val, test = (int(times[int(len(times) * share)]) for share in (_VAL, _TEST))
-        spec = {
-            "time_unit": "s",
-            "splits": {"time": {"val": val, "test": test}},
-            "nodes": {
-                "user": {},
-                "movie": {
-                    "rows": movies,
-                    "id": "movieId",
-                    "columns": {"title": {"kind": "text"}, "genres": {"kind": "multi", "separator": "|"}},
-                },
-            },
-            "edges": {
-                "user rates movie": {
-                    "rows": ratings, "source": "userId", "destination": "movieId", "time": "timestamp",
-                    "unit": "s", "reverse": "rated-by", "columns": {"rating": "raw"},
-                    "orphans": "drop", "nulls": "drop",
-                }
-            },
-        }  # fmt: skip
-        given = self.context
-        done = import_tables(spec, out, memory=given.memory, threads=given.threads, notice=notice)
-        return done.counts()
+def _spec(name: str, ratings: Any, movies: Any) -> dict[str, Any]:
+    """Return the spec. Ratings are split by time: 80, 10, 10 %."""
+    times = np.sort(ratings.column("timestamp").to_numpy())
+    if len(times) < 10 or times[int(len(times) * _VAL)] == times[int(len(times) * _TEST)]:
+        raise ValueError(f"{name}: {len(times)} ratings have too few times for a split by time")
+    val, test = (int(times[int(len(times) * share)]) for share in (_VAL, _TEST))
+    features = {"title": {"kind": "text"}, "genres": {"kind": "multi", "separator": "|"}}
+    return {
+        "time_unit": "s",
+        "splits": {"time": {"val": val, "test": test}},
+        "nodes": {"user": {}, "movie": {"rows": movies, "id": "movieId", "columns": features}},
+        "edges": {
+            "user rates movie": {
+                "rows": ratings, "source": "userId", "destination": "movieId", "time": "timestamp",
+                "unit": "s", "reverse": "rated-by", "columns": {"rating": "raw"},
+                "orphans": "drop", "nulls": "drop",
+            }
+        },
+    }  # fmt: skip

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.formats.downloads import mirrored, root_folder, set_folder
+from khop.data.formats.downloads import known_set, mirrored, root_folder, set_folder
 from khop.data.formats.raw_arrays import (
     Scratch,
     csv_blocks,
@@ -24,10 +23,9 @@ from khop.data.formats.raw_arrays import (
 )
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget
 from khop.data.formats.tensor_file import tensor_file
-from khop.data.importers import ImportContext, Ogb
+from khop.data.importers import ImportContext, NamedImport, Ogb
 from khop.data.tables.packages import pa, pq
-from khop.data.tables.read_spec import nearest
-from khop.graph.atomic import ProgressCallback, naming, new_folder, refuse_existing
+from khop.graph.atomic import ProgressCallback, naming, new_folder
 from khop.graph.folder import negatives_folder
 from khop.graph.npy import flush
 from khop.graph.remote import refuse_existing_in_store
@@ -145,15 +143,6 @@ _EDGES_AT_ONCE = 1 << 20
 _SPECIES = "species.csv.gz"  # of ogbn-proteins; other node columns are named node_*
 
 
-@dataclass(frozen=True)
-class OgbRaw:
-    """Nodes and edges of a set."""
-
-    num_nodes: int
-    columns: Mapping[str, Numbers]  # of nodes
-    edges: Callable[[], Iterator[EdgeTable]]
-
-
 def csv_columns(
     folder: Path, kind: Literal["node", "edge"], rows: int, scratch: Scratch
 ) -> dict[str, Numbers]:
@@ -173,9 +162,9 @@ def flat(values: Numbers) -> Numbers:
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
-def only_count(path: Path) -> int:
-    """Return the number of nodes or edges in a file that lists it for each graph of a set."""
-    counts = csv_numbers(path)[:, 0]
+def only_count(path: Path, given: Numbers | None = None) -> int:
+    """Return the number of nodes or edges in a file that lists it for each graph of a set, or as given."""
+    counts = csv_numbers(path)[:, 0] if given is None else given
     if len(counts) != 1:
         raise ValueError(f"{path}: the set has {len(counts)} graphs; only sets of one graph are read")
     return int(counts[0])
@@ -191,19 +180,19 @@ def edge_table(ends: tuple[Numbers, Numbers], columns: Mapping[str, Numbers], ed
     return EdgeTable(pair.reshape(-1), pair[:, ::-1].reshape(-1), columns=twice)
 
 
-def ogb_raw(raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
+def ogb_raw(raw: Path, scratch: Scratch, edges: Directions) -> tuple[NodeTable, Iterator[EdgeTable]]:
     """Read node columns; edges are read later, block by block."""
     if (raw / "data.npz").is_file():
         return _from_npz(raw / "data.npz", scratch, edges)
     num_nodes = only_count(raw / "num-node-list.csv.gz")
-    num_edges = only_count(raw / "num-edge-list.csv.gz")
-    columns = csv_columns(raw, "node", num_nodes, scratch)
-    return OgbRaw(num_nodes, columns, partial(csv_edges, raw, num_edges, scratch, edges))
+    nodes = NodeTable(num_nodes, dict(csv_columns(raw, "node", num_nodes, scratch)))
+    return nodes, csv_edges(raw, scratch, edges)
 
 
-def csv_edges(folder: Path, num_edges: int, scratch: Scratch, edges: Directions) -> Iterator[EdgeTable]:
+def csv_edges(folder: Path, scratch: Scratch, edges: Directions) -> Iterator[EdgeTable]:
     """Yield the edges of edge.csv.gz with their columns."""
-    columns, first, path = csv_columns(folder, "edge", num_edges, scratch), 0, folder / "edge.csv.gz"
+    num_edges, first, path = only_count(folder / "num-edge-list.csv.gz"), 0, folder / "edge.csv.gz"
+    columns = csv_columns(folder, "edge", num_edges, scratch)
     for block in csv_blocks(path, "int64"):
         if block.shape[1] != 2:
             raise ValueError(f"{path}: has {block.shape[1]} columns, but 2 are expected; download it again")
@@ -217,13 +206,11 @@ def csv_edges(folder: Path, num_edges: int, scratch: Scratch, edges: Directions)
         )
 
 
-def _from_npz(path: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
-    counts, names = npz_array(path, "num_nodes_list", scratch.folder), npz_names(path)
-    if len(counts) != 1:
-        raise ValueError(f"{path}: the set has {len(counts)} graphs; only sets of one graph are read")
-    of_nodes = [name for name in names if name.startswith("node_")]
+def _from_npz(path: Path, scratch: Scratch, edges: Directions) -> tuple[NodeTable, Iterator[EdgeTable]]:
+    num_nodes = only_count(path, npz_array(path, "num_nodes_list", scratch.folder))
+    of_nodes = [name for name in npz_names(path) if name.startswith("node_")]
     columns = {_column(name): flat(npz_array(path, name, scratch.folder)) for name in of_nodes}
-    return OgbRaw(int(counts[0]), columns, partial(_npz_edges, path, scratch, edges))
+    return NodeTable(num_nodes, dict(columns)), _npz_edges(path, scratch, edges)
 
 
 def _npz_edges(path: Path, scratch: Scratch, edges: Directions) -> Iterator[EdgeTable]:
@@ -257,10 +244,9 @@ def typed_edges(raw: Path, scratch: Scratch, directions: Directions) -> dict[Edg
     """Return the edge types in alphabetical order; with both directions, each with its rev_RELATION."""
     found = {}
     for edge_type in triplets(raw):
-        folder = relation_folder(raw, edge_type)
-        count = only_count(folder / "num-edge-list.csv.gz")
         reverse = reverse_of(edge_type) if directions == "both directions" else None
-        found[edge_type] = EdgeChunks(csv_edges(folder, count, scratch, "as stored"), reverse)
+        edges = csv_edges(relation_folder(raw, edge_type), scratch, "as stored")
+        found[edge_type] = EdgeChunks(edges, reverse)
     return found
 
 
@@ -294,19 +280,17 @@ def ogb_nodes(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratc
     if ogb.kind == "typed":
         return _typed(ogb, folder, directions, scratch)
     both: Directions = "both directions" if "both directions" in (ogb.edges, directions) else "as stored"
-    raw = ogb_raw(folder / "raw", scratch, both)
-    splits = ogb_splits(folder / "split" / ogb.split)
-    nodes = NodeTable(raw.num_nodes, dict(raw.columns), splits)
-    labels = _labels(ogb, folder / "raw", raw.num_nodes, scratch)
-    return SetGraph(
-        ogb.name, {NODE: labeled(nodes, labels, ogb)}, {EDGE: EdgeChunks(raw.edges())}, {NODE: task(ogb)}
-    )
+    nodes, edges = ogb_raw(folder / "raw", scratch, both)
+    nodes = replace(nodes, splits=ogb_splits(folder / "split" / ogb.split))
+    assert nodes.count is not None
+    nodes = labeled(nodes, _labels(ogb, folder / "raw", nodes.count, scratch), ogb)
+    return SetGraph(ogb.name, {NODE: nodes}, {EDGE: EdgeChunks(edges)}, {NODE: task(ogb)})
 
 
 def labeled(table: NodeTable, labels: npt.NDArray[Any], ogb: OgbSet) -> NodeTable:
     """Return the table with a column of labels."""
     classes = {LABEL: ogb.num_classes} if ogb.num_classes else {}
-    return NodeTable(table.count, {**table.columns, LABEL: labels}, table.splits, classes)
+    return replace(table, columns={**table.columns, LABEL: labels}, num_classes=classes)
 
 
 def task(ogb: OgbSet) -> str:
@@ -331,9 +315,7 @@ def _typed(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratch) 
         nodes[node_type] = labeled(nodes[node_type], values, ogb)
         labels[node_type] = task(ogb)
     for node_type in _types_with(split / "nodetype-has-split.csv.gz"):
-        table = nodes[node_type]
-        parts = ogb_splits(split / node_type)
-        nodes[node_type] = NodeTable(table.count, table.columns, parts, table.num_classes)
+        nodes[node_type] = replace(nodes[node_type], splits=ogb_splits(split / node_type))
     return SetGraph(ogb.name, nodes, typed_edges(raw, scratch, directions), labels)
 
 
@@ -357,8 +339,7 @@ def ogb_links(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratc
         nodes = dict(typed_nodes(raw, scratch))
         tables = {t: _table(_only(parts, raw, t)) for t in triplets(raw)}
     else:
-        raw_set = ogb_raw(folder / "raw", scratch, "as stored")
-        nodes = {NODE: NodeTable(raw_set.num_nodes, dict(raw_set.columns))}
+        nodes = {NODE: ogb_raw(folder / "raw", scratch, "as stored")[0]}
         tables = {EDGE: _table(parts)}
     if "both directions" in (ogb.edges, directions):
         tables |= {
@@ -427,14 +408,16 @@ def with_negatives(ogb: OgbSet, folder: Path, out: Path) -> Iterator[list[str]]:
 
 def _only(parts: list[Links], raw: Path, edge_type: EdgeType) -> list[Links]:
     """Return the links of one edge type; the splits of a typed set name relations by number."""
-    path = relation_folder(raw, edge_type) / "edge_reltype.csv.gz"
-    number = int(csv_numbers(path)[0, 0])
-    return [_rows(part, np.asarray(part["relation"]) == number) for part in parts]
-
-
-def _rows(part: Links, kept: npt.NDArray[np.bool_]) -> Links:
-    names = [name for name in part if name not in {"head_type", "tail_type", "relation"}]
-    return {name: np.asarray(part[name])[kept] for name in names}
+    number = int(csv_numbers(relation_folder(raw, edge_type) / "edge_reltype.csv.gz")[0, 0])
+    others = {"head_type", "tail_type", "relation"}
+    return [
+        {
+            name: np.asarray(of)[np.asarray(part["relation"]) == number]
+            for name, of in part.items()
+            if name not in others
+        }
+        for part in parts
+    ]
 
 
 def _table(parts: list[Links]) -> EdgeTable:
@@ -449,36 +432,21 @@ def _table(parts: list[Links]) -> EdgeTable:
     return EdgeTable(ends[0].astype(np.int64), ends[1].astype(np.int64), columns)
 
 
-@dataclass(frozen=True)
-class OgbImporter:
-    """An import of one of OGB's sets; ValueError for an unknown set."""
+def ogb_importer(options: Ogb, context: ImportContext) -> NamedImport:
+    """Return the import of one of OGB's sets; ValueError for an unknown set."""
+    ogb = known_set("ogb", options.name, OGB_SETS, "node or link set")
 
-    options: Ogb
-    context: ImportContext
-
-    def __post_init__(self) -> None:
-        if self.name not in OGB_SETS:
-            raise ValueError(
-                f"ogb:{self.name}: no such node or link set; {nearest(self.name, list(OGB_SETS))}"
-            )
-
-    @property
-    def name(self) -> str:
-        """Name of the set."""
-        return self.options.name
-
-    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its counts and notes."""
-        ogb = OGB_SETS[self.name]
-        refuse_existing(out)
+    def write(out: Path, notice: ProgressCallback | None) -> str:
         if ogb.has_links:
             refuse_existing_in_store(negatives_folder(out))
-        root = root_folder(self.options, self.context, ogb.url, notice)
-        folder = set_folder(root, ogb.folders, ["raw"], mirrored(ogb.url, self.options.mirror))
-        directions: Directions = "both directions" if self.options.undirected else "as stored"
-        beside = Scratch.beside(out, memory_budget(self.context) // 4)
+        root = root_folder(options, context, ogb.url, notice)
+        folder = set_folder(root, ogb.folders, ["raw"], mirrored(ogb.url, options.mirror))
+        directions: Directions = "both directions" if options.undirected else "as stored"
+        beside = Scratch.beside(out, memory_budget(context) // 4)
         with beside as scratch, with_negatives(ogb, folder, out) as notes:
             read = ogb_links if ogb.has_links else ogb_nodes
-            size = read(ogb, folder, directions, scratch).write(out, self.context, notice)
-        self.context.further.extend([negatives_folder(out)] if notes else [])
+            size = read(ogb, folder, directions, scratch).write(out, context, notice)
+        context.further.extend([negatives_folder(out)] if notes else [])
         return "\n".join([size, *notes])
+
+    return NamedImport(ogb.name, write)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from khop.data.formats.downloads import root_folder, set_folder
-from khop.data.importers import ImportContext, Relbench
+from khop.data.importers import ImportContext, NamedImport, Relbench
 from khop.data.tables.packages import is_text, pa, pc, pq, reading
 from khop.data.tables.pipeline import import_tables
-from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.atomic import ProgressCallback
 from khop.graph.remote import refuse_existing_in_store, with_urls
 
 ROW = "khop_row"  # id of a table without a primary key
@@ -246,72 +246,64 @@ _CUT_OFFS: Mapping[str, tuple[date, date]] = {  # RelBench's first days of valid
 }
 
 
-@dataclass(frozen=True)
-class RelbenchImporter:
-    """An import of one database; ValueError without cut-offs."""
+def relbench_importer(options: Relbench, context: ImportContext) -> NamedImport:
+    """Return the import of one database; ValueError without the first days of validation and test.
 
-    options: Relbench
-    context: ImportContext
+    It writes the folder of the task next to the graph folder.
+    """
+    cut_offs, name, asked = _cut_offs(options), options.name, options.task
 
-    def __post_init__(self) -> None:
-        self._cut_offs()
+    def folder_of(
+        archive: str, names: list[str], content: str, source: str, notice: ProgressCallback | None
+    ) -> Path:
+        """Return a folder of the database. Each database has a db.zip, so a mirror has a folder for each."""
+        home = f"{(options.mirror or _ADDRESS).rstrip('/')}/{name}/{archive}.zip"
+        root = root_folder(replace(options, mirror=None), context, home, notice)
+        return set_folder(root, names, [content], source)
 
-    @property
-    def name(self) -> str:
-        """Name of the database."""
-        return self.options.name
-
-    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder, and the folder of the task next to it; return its counts and notes."""
-        refuse_existing(out)
-        name, asked = self.name, self.options.task
+    def write(out: Path, notice: ProgressCallback | None) -> str:
         tables, task = out.with_name(f"{out.name}-{asked}"), None
         if asked is not None:
             refuse_existing_in_store(tables)
-        folder = self._folder("db", ["db", f"{name}/db"], "*.parquet", name, notice)
+        folder = folder_of("db", ["db", f"{name}/db"], "*.parquet", name, notice)
         if asked is not None:
             names = [f"tasks/{asked}", f"{name}/tasks/{asked}", f"../tasks/{asked}", asked]
             source = f"the task {asked} of {name}"
-            home = self._folder(f"tasks/{asked}", names, "train.parquet", source, notice)
-            task = relbench_task(home, asked, name)
+            task = relbench_task(
+                folder_of(f"tasks/{asked}", names, "train.parquet", source, notice), asked, name
+            )
         paths = sorted(folder.glob("*.parquet"), key=lambda path: path.name.encode())
         label = (task.node_type, task.label) if isinstance(task, RelbenchLabels) else ("", "")
         read = [RelbenchTable.read(path) for path in paths]
         # The table of an autocomplete task still has the column to predict.
         kept = [one.without(label[1]) if one.name == label[0] else one for one in read]
         is_hidden = any(one is not other for one, other in zip(kept, read, strict=True))
-        spec = relbench_spec(kept, *self._cut_offs())
+        spec = relbench_spec(kept, *cut_offs)
         if task is not None:
             spec["edges"] |= task.edges
-        given = self.context
-        done = import_tables(spec, out, memory=given.memory, threads=given.threads, notice=notice)
+        done = import_tables(spec, out, memory=context.memory, threads=context.threads, notice=notice)
         if task is None:
             return done.counts()
         write_run(task, tables, out)
-        self.context.further.append(tables)
+        context.further.append(tables)
         run = shlex.quote(str(tables / "run.toml"))
         note = f"\n{label[1]} of {label[0]} is the label, so the graph does not have it"
         return f"{done.counts()}\n{task}: train on them by khop train {run}{note if is_hidden else ''}"
 
-    def _folder(
-        self, archive: str, names: list[str], content: str, source: str, notice: ProgressCallback | None
-    ) -> Path:
-        """Return a folder of the database. Each database has a db.zip, so a mirror has a folder for each."""
-        home = f"{(self.options.mirror or _ADDRESS).rstrip('/')}/{self.name}/{archive}.zip"
-        root = root_folder(replace(self.options, mirror=None), self.context, home, notice)
-        return set_folder(root, names, [content], source)
+    return NamedImport(name, write)
 
-    def _cut_offs(self) -> tuple[date, date]:
-        """Return the first days of validation and test."""
-        known = _CUT_OFFS.get(self.name, (None, None))
-        given = zip((self.options.val, self.options.test), ("val", "test"), known, strict=True)
-        val, test = (day if text is None else _day(text, name) for text, name, day in given)
-        if val is None or test is None:
-            raise ValueError(
-                f"relbench:{self.name}: give the first days of validation and test, as --val 2020-01-01 "
-                f"--test 2021-01-01; khop knows them for {', '.join(_CUT_OFFS)}"
-            )
-        return val, test
+
+def _cut_offs(options: Relbench) -> tuple[date, date]:
+    """Return the first days of validation and test."""
+    known = _CUT_OFFS.get(options.name, (None, None))
+    given = zip((options.val, options.test), ("val", "test"), known, strict=True)
+    val, test = (day if text is None else _day(text, name) for text, name, day in given)
+    if val is None or test is None:
+        raise ValueError(
+            f"relbench:{options.name}: give the first days of validation and test, as --val 2020-01-01 "
+            f"--test 2021-01-01; khop knows them for {', '.join(_CUT_OFFS)}"
+        )
+    return val, test
 
 
 def _day(text: str, name: str) -> date:
