@@ -52,7 +52,12 @@ def read(tmp_path: Path, text: str) -> object:
             'kind = "words", wordz',
             "nodes.item.columns.title.wordz: no such field; did you mean words?",
         ),
-        ('label = "category"', 'label = { colum = "x" }', "nodes.item.label.column is missing; add it"),
+        ('label = "category"', 'label = { unit = "x" }', "nodes.item.label.column is missing; add it"),
+        (
+            'label = "category"',
+            'label = { colum = "x" }',
+            "nodes.item.label.colum: no such field; did you mean column?",
+        ),
         ("source =", "sources =", 'edges."user buys item".'),
         ("[nodes.user]", "[node.user]", "node: no such field; did you mean nodes?"),
     ],

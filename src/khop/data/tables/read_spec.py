@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 from urllib.parse import unquote
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from khop.arguments import toml_values
-from khop.data.tables.spec import Kind, Spec, SpecTable
+from khop.data.tables.spec import Kind, Spec
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
@@ -96,9 +95,10 @@ def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> st
     path = _dotted(names)
     where = f"{path}: " if path else ""
     match error["type"]:
-        case "extra_forbidden":
-            fields = _fields_at(names[:-1], values)
-            return f"{path}: no such field; {nearest(str(names[-1]), fields)} ({source})"
+        case "unknown_field":
+            name, fields = error["ctx"]["name"], error["ctx"]["fields"]
+            path = _dotted(_written_path((*error["loc"], name), values))
+            return f"{path}: no such field; {nearest(name, fields)} ({source})"
         case "missing":
             return f"{path} is missing; add it ({source})"
         case "value_error":
@@ -108,7 +108,7 @@ def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> st
             return f"{path}: kind {tag!r} does not exist; {nearest(str(tag), kinds)} ({source})"
         case "union_tag_not_found":
             return f'{path}: kind is missing; give kind = "number", or the kind alone ({source})'
-    shown = _shown(_value_at(names, values))
+    shown = _shown(error["input"])
     return f"{path or 'the file'} is {shown}: {_broken_rule(error)} ({source})"
 
 
@@ -151,48 +151,6 @@ def _dotted(path: Sequence[str | int]) -> str:
     return text
 
 
-def _value_at(path: Sequence[str | int], values: Any) -> object:
-    for part in path:
-        try:
-            values = values[part]
-        except (KeyError, TypeError, IndexError):
-            return None
-    found: object = values
-    return found
-
-
 def _shown(value: object) -> str:
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _fields_at(path: Sequence[str | int], values: Mapping[str, Any]) -> list[str]:
-    """Return the valid fields of the table at a path."""
-    model: Any = Spec
-    for number, part in enumerate(path):
-        kind = _value_at((*path[: number + 1], "kind"), values)
-        model = _below(model, part, kind)
-    tables = [one for one in _models(model) if isinstance(one, type) and issubclass(one, SpecTable)]
-    return [name for name in tables[0].model_fields if name != "rows"] if tables else []
-
-
-def _below(model: Any, part: str | int, kind: object) -> Any:
-    """Return the annotation of a field, or of an entry of a mapping or list."""
-    if isinstance(model, type) and issubclass(model, SpecTable):
-        entry = model.model_fields.get(str(part))
-        return None if entry is None else entry.annotation
-    chosen = [one for one in _models(model) if kind in _kinds_of(one)]
-    return chosen[0] if chosen else next(iter(_models(model)), None)
-
-
-@cache
-def _kinds_of(model: type[SpecTable]) -> tuple[object, ...]:
-    entry = model.model_fields.get("kind")
-    return () if entry is None else get_args(entry.annotation)
-
-
-def _models(annotation: Any) -> list[type[SpecTable]]:
-    """Return the tables that an annotation consists of."""
-    if isinstance(annotation, type) and issubclass(annotation, SpecTable):
-        return [annotation]
-    return [found for argument in get_args(annotation) for found in _models(argument)]

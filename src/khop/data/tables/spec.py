@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, SkipJsonSchema
+from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 from khop.schema import EdgeType, edge_type_of
@@ -30,6 +31,16 @@ class SpecTable(BaseModel):
     """A table of an import spec. Values are never converted: "3" is not a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_exist(cls, values: Any) -> Any:
+        """Raise an error with the names of all fields, which that of pydantic lacks."""
+        for name in values if isinstance(values, Mapping) else ():
+            if name not in cls.model_fields:
+                fields = [one for one in cls.model_fields if one != "rows"]
+                raise PydanticCustomError("unknown_field", "{name}", {"name": str(name), "fields": fields})
+        return values
 
 
 class Column(SpecTable):
