@@ -8,7 +8,7 @@ import pytest
 
 from data.tables.shop import TEST, VAL, at, events, spec
 from khop import import_tables, open_graph
-from khop.data.tables.edge_reader import Counted, EdgeImport, statistics_columns
+from khop.data.tables.edge_reader import Counted, EdgeReader, statistics_columns
 
 EDGES = "edges.user buys item"
 
@@ -128,7 +128,7 @@ def test_ends_are_read_for_statistics_only_if_they_decide_on_rows(
 ) -> None:
     asked: list[list[str]] = []
 
-    def noted(edges: EdgeImport) -> list[str]:
+    def noted(edges: EdgeReader) -> list[str]:
         asked.append(statistics_columns(edges))
         return asked[-1]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.data.tables.encode_numbers import (
+from khop.data.tables.encoders import (
     BooleanEncoder,
     DateEncoder,
     DateFitter,

@@ -15,12 +15,11 @@ import khop
 from data.tables.shop import items, spec
 from khop import append, import_tables, open_graph
 from khop.data.tables.encoders import (
+    BagFitter,
     CategoryEncoder,
     CategoryFitter,
     TextEncoder,
-    TextFitter,
     WordsEncoder,
-    WordsFitter,
     _signs,
     bucket_of,
     texts_of,
@@ -33,7 +32,7 @@ def where(row: int) -> str:
 
 
 def encoder(*texts: str | None, bigrams: str = "none", words: int = 1000, width: int = 70) -> TextEncoder:
-    fitter = TextFitter(TextEncoder("title", words, width, bigrams))
+    fitter = BagFitter(TextEncoder("title", words, width, bigrams))
     for text in texts:
         fitter.add(pa.array([text], pa.string()), where)
     return fitter.encoder()
@@ -148,7 +147,7 @@ BUCKETS = 1000
 def fitted(
     texts: list[str | None], values: str = "rarity", most: int = 256, separator: str | None = None
 ) -> WordsEncoder:
-    fitter = WordsFitter(WordsEncoder("title", BUCKETS, separator, "none", values, most))
+    fitter = BagFitter(WordsEncoder("title", BUCKETS, separator, "none", values, most))
     fitter.add(pa.array(texts, pa.string()), where)
     return fitter.encoder()
 
@@ -179,7 +178,7 @@ def test_ones_are_the_known_words_of_each_text(training: list[str | None], texts
 @given(texts=TEXTS)
 def test_rows_by_rarity_are_those_of_kind_text_before_its_projection(texts: list[str | None]) -> None:
     array = pa.array(texts, pa.string())
-    fitter = TextFitter(TextEncoder("title", BUCKETS, 70, "none"))
+    fitter = BagFitter(TextEncoder("title", BUCKETS, 70, "none"))
     fitter.add(array, where)
     text: TextEncoder = fitter.encoder()
     signs = np.stack([_signs(bucket, 70) for bucket in range(BUCKETS)])
@@ -207,7 +206,7 @@ def test_lists_of_ids_and_text_with_a_separator_are_the_same_entries() -> None:
 
 
 def test_rows_that_would_be_larger_than_dense_ones_are_refused() -> None:
-    fitter = WordsFitter(WordsEncoder("nodes.item.columns.title", 6, None, "none", "one", 256))
+    fitter = BagFitter(WordsEncoder("nodes.item.columns.title", 6, None, "none", "one", 256))
     fitter.add(pa.array(["a b c d e f g h i j"]), where)
     with pytest.raises(ValueError, match=r'columns.title: rows have up to \d of 6 words.* or kind = "text"'):
         fitter.encoder()

@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 import khop
 from data.tables.shop import items, roomy, spec
 from khop import append, import_tables, open_graph
-from khop.data.tables.encode_numbers import BooleanEncoder, ColumnEncoder, NumberEncoder, NumberFitter
-from khop.data.tables.encoders import CategoryEncoder, CategoryFitter, FeatureRows
+from khop.data.tables.encoders import (
+    BooleanEncoder,
+    CategoryEncoder,
+    CategoryFitter,
+    ColumnEncoder,
+    FeatureRows,
+    NumberEncoder,
+    NumberFitter,
+)
 from khop.data.tables.read_spec import checked_spec
 from khop.data.tables.spec import Category
 from khop.graph.folder import open_folder

@@ -22,8 +22,8 @@ def test_a_run_folder_stands_for_its_graph(shop: Path, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f'graph = "{shop}"\n')
     of_run, of_graph = GivenEncoders.open(tmp_path), GivenEncoders.open(shop)
     assert of_run.identity == of_graph.identity
-    assert of_run.node_encoders("item") == of_graph.node_encoders("item")
-    assert list(of_run.node_encoders("item")) == ["price", "brand", "title"]
+    assert of_run.encoders("item") == of_graph.encoders("item")
+    assert list(of_run.encoders("item")) == ["price", "brand", "title"]
 
 
 def test_a_partitioned_graph_has_the_encoders_of_the_whole_one(shop: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from data.tables.shop import TYPE, at, events, items, spec, users
 from khop import import_tables, open_folder, open_graph, open_ids
 from khop.api.open_graph import Graph
-from khop.data.tables.import_state import ImportState, read_ids
-from khop.data.tables.pipeline import check_file_names, run_import
+from khop.data.tables.import_state import ImportState, check_file_names, read_ids
+from khop.data.tables.pipeline import run_import
 from khop.data.tables.read_spec import checked_spec
 from khop.data.tables.source import SourceFolder
 from khop.graph.verify import verify_folder

@@ -106,7 +106,7 @@ def append(
         values, start = spec_and_folder(spec, path_of("folder", folder))
         source = SourceFolder(start, environment or {})
         with closing(source.databases):
-            return _Append(path, base, values, source, split, threads, budget, notice).run()
+            return _appended(path, base, values, source, split, budget, threads, notice)
 
 
 def _checked_path(path: Path) -> Path:
@@ -121,72 +121,61 @@ def _checked_path(path: Path) -> Path:
     return path.resolve() if path.is_dir() else open_folder(path).path
 
 
-@dataclass(frozen=True, eq=False)
-class _Append:
-    """The append of one spec to a graph."""
+def _appended(
+    graph: Path, base: GraphFolder, spec: Spec, source: SourceFolder, split: str, memory: int, threads: int,
+    notice: ProgressCallback | None,
+) -> Appended:  # fmt: skip
+    """Import the tables, and merge their rows with the rows of the graph; each is a stage."""
+    for edge_type, rules in spec.edge_types():
+        if rules.duplicates not in ("keep", "refuse"):
+            raise ValueError(
+                f'edges."{" ".join(edge_type)}".duplicates is {rules.duplicates!r}: append keeps the edges '
+                "of the graph unchanged; remove it, or import all tables again"
+            )
+    encoders, record = GivenEncoders.open(graph), snapshot_record(graph)
+    given = fingerprint_of(spec, source, f"append {split}")
+    before = record.tables(given)
+    home = graph / SNAPSHOTS
+    if before is not None and not before.is_gone(graph):
+        shutil.rmtree(ImportFolder.at(home / _NEXT).path, ignore_errors=True)  # left by a killed process
+        note = "nothing to do: the same spec and files have already been appended"
+        return Appended(base.path, before.snapshot, {}, {}, (note,))
+    home.mkdir(exist_ok=True)
+    with ImportFolder.open(home / _NEXT, f"{given} {base.fingerprint}") as stages:
+        later = stages.path / "later"
 
-    graph: Path
-    base: GraphFolder
-    spec: Spec
-    source: SourceFolder
-    split: str
-    threads: int
-    memory: int
-    notice: ProgressCallback | None
+        def import_later() -> dict[str, Any]:
+            shutil.rmtree(later, ignore_errors=True)  # left by a killed process
+            done = run_import(
+                spec, later, source, threads=threads, memory=memory, notice=notice, encoders=encoders
+            )
+            return {"notes": list(done.notes)}
 
-    def run(self) -> Appended:
-        """Import the tables, and merge their rows with the rows of the graph; each is a stage."""
-        self._refuse_duplicates()
-        encoders = GivenEncoders.open(self.graph)
-        given = fingerprint_of(self.spec, self.source, f"append {self.split}")
-        record = snapshot_record(self.graph)
-        before = record.tables(given)
-        home = self.graph / SNAPSHOTS
-        if before is not None and not before.is_gone(self.graph):
-            shutil.rmtree(ImportFolder.at(home / _NEXT).path, ignore_errors=True)  # left by a killed process
-            note = "nothing to do: the same spec and files have already been appended"
-            return Appended(self.base.path, before.snapshot, {}, {}, (note,))
-        home.mkdir(exist_ok=True)
-        with ImportFolder.open(home / _NEXT, f"{given} {self.base.fingerprint}") as stages:
-            later = stages.path / "later"
-            notes = stages.stage("tables", lambda: self._import(later, encoders))["notes"]
-            new = added_rows(self.base, open_folder(later))
-            if before is not None:
-                new, left_out = new.without_edges_of(self.base)
-                notes += left_out
-            fingerprint = self._merge(new, stages.graph)
-            nodes = {node_type: one.count for node_type, one in new.nodes.items() if one.count}
-            edges = {" ".join(edge_type): len(one) for edge_type, one in new.edges.items() if len(one)}
-            snapshot = Snapshot(fingerprint, nodes, edges)
-            tables = AppendedTables.after(self.base.num_nodes, given, snapshot)
-            appended = (*(one for one in record.appended if one.digest != given), tables)
-            target = publish_snapshot(self.graph, stages.graph, snapshot, self.base.fingerprint, appended)
-        shutil.rmtree(stages.path, ignore_errors=True)
-        return Appended(target, snapshot.id, nodes, edges, tuple(notes))
+        notes = stages.stage("tables", import_later)["notes"]
+        new = added_rows(base, open_folder(later))
+        if before is not None:
+            new, left_out = new.without_edges_of(base)
+            notes += left_out
+        fingerprint = _merged(base, new, stages.graph, split, memory, threads, notice)
+        nodes = {node_type: one.count for node_type, one in new.nodes.items() if one.count}
+        edges = {" ".join(edge_type): len(one) for edge_type, one in new.edges.items() if len(one)}
+        snapshot = Snapshot(fingerprint, nodes, edges)
+        tables = AppendedTables.after(base.num_nodes, given, snapshot)
+        appended = (*(one for one in record.appended if one.digest != given), tables)
+        target = publish_snapshot(graph, stages.graph, snapshot, base.fingerprint, appended)
+    shutil.rmtree(stages.path, ignore_errors=True)
+    return Appended(target, snapshot.id, nodes, edges, tuple(notes))
 
-    def _import(self, later: Path, encoders: GivenEncoders) -> dict[str, Any]:
-        shutil.rmtree(later, ignore_errors=True)  # left by a killed process
-        done = run_import(
-            self.spec, later, self.source, threads=self.threads, memory=self.memory, notice=self.notice,
-            encoders=encoders,
-        )  # fmt: skip
-        return {"notes": list(done.notes)}
 
-    def _merge(self, new: AddedRows, out: Path) -> str:
-        """Write the merged graph and return its fingerprint."""
-        shutil.rmtree(out)
-        out.mkdir()
-        size = sum(entry.bytes for entry in self.base.arrays.values())
-        check_disk(out, size, "the snapshot")
-        writer = FolderWriter(out, Meter(size, self.notice))
-        manifest = Appending(self.base, new, writer, self.split, self.memory, self.threads).write()
-        write_manifest(out, manifest)
-        return open_folder(out).fingerprint
-
-    def _refuse_duplicates(self) -> None:
-        for edge_type, rules in self.spec.edge_types():
-            if rules.duplicates not in ("keep", "refuse"):
-                raise ValueError(
-                    f'edges."{" ".join(edge_type)}".duplicates is {rules.duplicates!r}: append keeps the '
-                    "edges of the graph unchanged; remove it, or import all tables again"
-                )
+def _merged(
+    base: GraphFolder, new: AddedRows, out: Path, split: str, memory: int, threads: int,
+    notice: ProgressCallback | None,
+) -> str:  # fmt: skip
+    """Write the merged graph and return its fingerprint."""
+    shutil.rmtree(out)
+    out.mkdir()
+    size = sum(entry.bytes for entry in base.arrays.values())
+    check_disk(out, size, "the snapshot")
+    writer = FolderWriter(out, Meter(size, notice))
+    write_manifest(out, Appending(base, new, writer, split, memory, threads).write())
+    return open_folder(out).fingerprint

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from urllib.parse import quote
 from khop.data.tables.files import BATCH_ROWS, literal, quoted, refuse_unreadable
 from khop.data.tables.packages import connected, driver, duckdb, explained, pa
 from khop.data.tables.read_spec import nearest
-from khop.data.tables.rows import Piece, Place, TableRows
+from khop.data.tables.rows import Piece, pieces_of
 
 Kind = Literal["duckdb", "sqlite", "postgresql"]
 ENVIRONMENT = "env:"
@@ -170,13 +169,11 @@ class DatabaseTable:
         """Yield rows that have already been read, in the order of the column."""
         for column in columns:
             self._refuse_mixed(column)
-        first, skipped = 0, 1 if self.snapshot.kind == "sqlite" else 0
         with self.snapshot.sentences(f"{self.key}: {self.name}", "has a value that cannot be read"):
-            for batch in self.snapshot.batches(self.query(columns)):
-                rows, skipped = batch.slice(skipped), 0
-                if rows.num_rows:
-                    yield partial(TableRows, rows, Place(self.name, None, first))
-                    first += rows.num_rows
+            batches = self.snapshot.batches(self.query(columns))
+            if self.snapshot.kind == "sqlite":  # without the first row
+                batches = (batch.slice(0 if at else 1) for at, batch in enumerate(batches))
+            yield from pieces_of(self.name, (batch for batch in batches if batch.num_rows))
 
     def _refuse_mixed(self, column: str) -> None:
         """Raise ValueError for a column of SQLite with text and numbers, or with inexact numbers."""

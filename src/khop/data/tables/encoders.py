@@ -1,4 +1,4 @@
-"""Encoders of columns: of categories, relations and text, from specs and stored, and joined to features.
+"""Encoders of columns, fitted to the training rows, from specs and stored, and joined to features.
 
 Text is encoded by feature hashing with random signs and IDF weights, or as sparse bags of words.
 """
@@ -8,33 +8,326 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from khop.data.tables import spec as specs
-from khop.data.tables.encode_numbers import (
-    BooleanEncoder,
-    ColumnEncoder,
-    DateEncoder,
-    DateFitter,
-    Encoded,
-    NumberEncoder,
-    NumberFitter,
-    StoredFields,
-    VectorEncoder,
-    Where,
-    as_lists,
+from khop.data.tables.packages import (
+    TableFault,
+    converted,
+    is_text,
+    numpy_of,
+    pa,
+    pc,
+    refuse,
+    refuse_null,
+    shown,
+    without_blanks,
 )
-from khop.data.tables.packages import converted, numpy_of, pa, pc, refuse, refuse_null
+from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
 from khop.kernels.lazy_rows import packed
+from khop.kernels.moments import Moments
+
+Where = Callable[[int], str]  # describes the place of a row
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Numbers of some rows."""
+
+    values: npt.NDArray[Any]  # float32 (rows, width); for words int32 (rows, 2, longest)
+    unknown: int = 0  # rows with a category or word that is not in training rows
+
+
+class ColumnEncoder(Protocol):
+    """A column's encoding with its statistics. Implementers are frozen values; threads may share them."""
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        ...
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode a pyarrow array; ValueError names the place of a row that cannot be encoded."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and statistics as JSON values, from which the encoder can be restored."""
+        ...
+
+
+class StoredFields:
+    """A dataclass whose state is its fields."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and statistics as JSON values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # a dataclass
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Self:
+        """Restore the value of a state."""
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in state.items()})
+
+
+@dataclass(frozen=True)
+class NumberEncoder(StoredFields):
+    """Standardized numbers; nulls as the mean or zero, with an optional column that marks them."""
+
+    key: str
+    scale: str
+    missing: str
+    flag: str
+    mean: float = 0.0
+    std: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return 2 if self.flag == "missing" else 1
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode numbers; ValueError for a null if those are refused."""
+        numbers = scaled(array, self.scale, self.key, where)
+        missing = np.isnan(numbers)
+        if self.missing == "refuse":
+            refuse(missing, where, f'{self.key} is null; give missing = "mean" or "zero"')
+        zero = 0.0 if self.scale == "none" or self.missing == "mean" else -self.mean / self.std
+        fill = self.mean if self.scale == "none" and self.missing == "mean" else zero
+        values = numbers if self.scale == "none" else (numbers - self.mean) / self.std
+        columns = [np.where(missing, fill, values), missing][: self.width]
+        return Encoded(np.stack([as_float32(one, self.key, where) for one in columns], axis=1))
+
+
+@dataclass
+class NumberFitter:
+    """Mean and standard deviation of numbers, exact for any grouping."""
+
+    plain: NumberEncoder  # without statistics
+    moments: Moments = field(default_factory=Moments)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the values of training rows."""
+        self.moments = self.moments.merged(Moments.of(scaled(array, self.plain.scale, self.plain.key, where)))
+
+    def encoder(self) -> NumberEncoder:
+        """Return the encoder; a constant column has deviation 1."""
+        return replace(self.plain, mean=self.moments.mean(), std=self.moments.std() or 1.0)
+
+
+@dataclass(frozen=True)
+class BooleanEncoder(StoredFields):
+    """Booleans as 0 and 1, with a second number that is 1 for null."""
+
+    key: str
+    true: tuple[str, ...] = ("true", "t", "yes", "1")
+    false: tuple[str, ...] = ("false", "f", "no", "0")
+    width: int = 2
+
+    def add(self, array: Any, where: Where) -> None:
+        """Ignore training rows, as a fitter without statistics."""
+
+    def encoder(self) -> BooleanEncoder:
+        """Return the encoder itself."""
+        return self
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode booleans, numbers 0 and 1, or words such as yes and no."""
+        null = numpy_of(array.is_null())
+        if not pa.types.is_boolean(array.type):
+            array = self._truths(array, where)
+        true = numpy_of(pc.fill_null(array, False))
+        return Encoded(np.stack([true, null], axis=1).astype(np.float32))
+
+    def _truths(self, array: Any, where: Where) -> Any:
+        reason = 'neither true nor false; give kind = "category", or words, as true = ["Y"] and false = ["N"]'
+        words = converted(array, lambda part: part.cast(pa.string()), self.key, where, reason)
+        words = pc.replace_substring_regex(pc.utf8_lower(words), r"\.0$", "")
+        true, false = (pc.is_in(words, pa.array([*map(str.lower, of)])) for of in (self.true, self.false))
+        wrong = numpy_of(pc.and_(words.is_valid(), pc.invert(pc.or_(true, false))))
+        refuse(wrong, where, lambda row: f"{self.key} is {shown(array[row])}: {reason}")
+        return pc.if_else(words.is_valid(), true, pa.scalar(None, pa.bool_()))
+
+
+@dataclass(frozen=True)
+class VectorEncoder(StoredFields):
+    """Lists of numbers of equal length."""
+
+    key: str
+    separator: str | None
+    missing: str
+    width: int
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode lists; ValueError for another length, a null, NaN or infinity."""
+        lists = as_lists(array, self.separator, self.key, where)
+        null = numpy_of(lists.is_null())
+        lengths = numpy_of(pc.fill_null(pc.list_value_length(lists), self.width))
+        remedy = f"but the first row has {self.width}; give each row the same number"
+        refuse(lengths != self.width, where, lambda row: f"{self.key} has {lengths[row]} numbers, {remedy}")
+        if self.missing == "refuse":
+            refuse(null, where, f'{self.key} is null; give missing = "zero"')
+        values = np.zeros((len(lists), self.width), np.float32)
+        flat = numbers_of(pc.list_flatten(lists), self.key, lambda at: where(at // max(1, self.width)))
+        with np.errstate(over="ignore"):
+            values[~null] = flat.reshape(-1, self.width)
+        wrong = np.asarray(~np.isfinite(values).all(axis=1))
+        refuse(wrong, where, f"{self.key} has a number that is null, NaN or infinite; correct it")
+        return Encoded(values)
+
+
+def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.float64]:
+    """Return numbers on the scale of their statistics; NaN for null. ValueError for infinity."""
+    numbers = numbers_of(array, key, where)
+    refuse(np.isinf(numbers), where, f"{key} is infinite; correct it", "exclude the row by where")
+    return np.sign(numbers) * np.log1p(np.abs(numbers)) if scale == "log" else numbers
+
+
+def as_float32(numbers: npt.NDArray[Any], key: str, where: Where) -> npt.NDArray[np.float32]:
+    """Return numbers (finite or NaN) as float32; ValueError for one beyond its range."""
+    with np.errstate(over="ignore"):
+        stored = numbers.astype(np.float32)
+    problem = "beyond float32; correct it, or scale it"
+    refuse(np.isinf(stored), where, lambda row: f"{key} is {numbers[row]}: {problem}")
+    return stored
+
+
+def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
+    """Return a column as float64, NaN for null; ValueError for text that is not a number."""
+
+    def as_numbers(part: Any) -> Any:
+        return without_blanks(part).cast(pa.float64(), safe=False)
+
+    cast = converted(array, as_numbers, key, where, "not a number; correct it", "give another kind")
+    return np.array(numpy_of(cast), np.float64)
+
+
+def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
+    """Return a column of lists; text is split. An empty text, or only a separator, is an empty list."""
+    if is_text(array.type):
+        if separator is None:
+            raise TableFault(
+                f"{key}: is text",
+                "give a column of lists, as Parquet has",
+                'give the separator of its parts, as separator = "|"',
+            )
+        empty = pc.or_(pc.equal(pc.utf8_length(array), 0), pc.equal(array, separator))
+        parts = pc.split_pattern(array, pattern=separator)
+        return pc.if_else(empty, pa.scalar([], parts.type), parts) if pc.any(empty).as_py() else parts
+    if pa.types.is_fixed_size_list(array.type):
+        return array.cast(pa.list_(array.type.value_type))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return array
+    raise TableFault(f"{key}: is {array.type}", "give a column of lists", "give text with a separator")
+
+
+Counts = npt.NDArray[np.int64]
+_DAY = 86_400
+_LINES = ("age", "year")  # standardized; others are cycles
+
+
+@dataclass(frozen=True)
+class DateEncoder(StoredFields):
+    """Parts of times in UTC; nulls give zeros."""
+
+    key: str
+    parts: tuple[str, ...]
+    unit: str | None
+    timezone: str | None
+    format: str | None
+    missing: str
+    means: tuple[float, ...] = ()  # of age and year, if they are parts
+    stds: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return sum(1 if part in _LINES else 2 for part in self.parts)
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode times."""
+        seconds, null = _seconds(array, self, where)
+        if self.missing == "refuse":
+            refuse(null, where, f'{self.key} is null; give missing = "zero"')
+        columns: list[npt.NDArray[np.float64]] = []
+        statistics = iter(zip(self.means, self.stds, strict=True))
+        for part in self.parts:
+            if part in _LINES:
+                mean, std = next(statistics)
+                columns.append((_part(part, seconds) - mean) / std)
+            else:
+                angle = _part(part, seconds) * (2 * np.pi)
+                columns += [np.sin(angle), np.cos(angle)]
+        values = np.stack(columns, axis=1).astype(np.float32)
+        values[null] = 0
+        return Encoded(values)
+
+
+@dataclass
+class DateFitter:
+    """Means and deviations of age and year."""
+
+    plain: DateEncoder  # without statistics
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the times of training rows."""
+        seconds, null = _seconds(array, self.plain, where)
+        for part in self.plain.parts:
+            if part in _LINES:
+                before = self.moments.get(part, Moments())
+                self.moments[part] = before.merged(Moments.of(_part(part, seconds[~null])))
+
+    def encoder(self) -> DateEncoder:
+        """Return the encoder."""
+        found = [self.moments.get(part, Moments()) for part in self.plain.parts if part in _LINES]
+        means, stds = [one.mean() for one in found], [one.std() or 1.0 for one in found]
+        return replace(self.plain, means=tuple(means), stds=tuple(stds))
+
+
+def _seconds(array: Any, given: DateEncoder, where: Where) -> tuple[Counts, npt.NDArray[np.bool_]]:
+    """Return seconds since 1970, 0 for nulls, and a mask of the nulls."""
+    null: npt.NDArray[np.bool_] = numpy_of(array.is_null())
+    seconds = np.zeros(len(array), np.int64)
+    at = np.flatnonzero(~null)
+    if len(at):
+        settings = TimeFormat(given.unit, given.timezone, given.format)  # type: ignore[arg-type]
+        own = unit_of(array.type, settings, given.key)
+        own = finest([own, "us"]) if may_have_fractions(array.type, settings) else own
+        times = to_unit(
+            array.filter(pa.array(~null)), settings, own, given.key, lambda row: where(int(at[row]))
+        )
+        seconds[at] = times // PER_SECOND[own]
+    return seconds, null
+
+
+def _part(part: str, seconds: Counts) -> npt.NDArray[np.float64]:
+    """Return the age in days, the year, or a position in a cycle from 0 to 1."""
+    days = seconds.astype("datetime64[s]").astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    found: npt.NDArray[Any]
+    match part:
+        case "age":
+            found = seconds / _DAY
+        case "year":
+            found = months.astype("datetime64[Y]").astype(np.int64) + 1970.0
+        case "month":
+            found = months.astype(np.int64) % 12 / 12
+        case "day":
+            found = (days - months).astype(np.int64) / 31
+        case "weekday":
+            found = (seconds // _DAY + 3) % 7 / 7  # 1970 began on a Thursday
+        case _:
+            found = seconds % _DAY / _DAY
+    return np.asarray(found, np.float64)
+
 
 _OTHER, _NULL = 0, 1  # the first two numbers of a row, before those of the categories
 _BESIDE = 2
@@ -182,8 +475,27 @@ _WORD = re.compile(r"[^\W_]+")
 _SIGN_BITS = 64
 
 
+class _Bags(StoredFields):
+    """An encoder of bags of words, with the number of training texts by bucket."""
+
+    key: str
+    words: int  # buckets
+    bigrams: str
+    buckets: tuple[int, ...]  # with a training text, ascending
+    counts: tuple[int, ...]  # training texts of each bucket
+
+    def bags(self, array: Any, where: Where) -> Iterator[set[int] | None]:
+        """Yield the buckets of the words of each row; None for null."""
+        for text in texts_of(array, self.key, where).to_pylist():
+            yield None if text is None else set(buckets_of(text, self.words, self.bigrams))
+
+    @cached_property
+    def _counts(self) -> Mapping[int, int]:
+        return dict(zip(self.buckets, self.counts, strict=True))
+
+
 @dataclass(frozen=True)
-class TextEncoder(StoredFields):
+class TextEncoder(_Bags):
     """Weighted sums of +1 and -1 per word, normalized to length 1; zeros for a text without known words."""
 
     key: str
@@ -191,17 +503,16 @@ class TextEncoder(StoredFields):
     width: int
     bigrams: str
     texts: int = 0  # in training
-    buckets: tuple[int, ...] = ()  # with a training text, ascending
-    counts: tuple[int, ...] = ()  # training texts of each bucket
+    buckets: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
 
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode texts; words of buckets without training texts are ignored."""
         values = np.zeros((len(array), self.width), np.float32)
         unknown = 0
-        for row, text in enumerate(texts_of(array, self.key, where).to_pylist()):
-            buckets = sorted(set(buckets_of(text or "", self.words, self.bigrams)))
-            known = [bucket for bucket in buckets if bucket in self._counts]
-            unknown += len(known) < len(buckets)
+        for row, bag in enumerate(self.bags(array, where)):
+            known = sorted(bucket for bucket in bag or () if bucket in self._counts)
+            unknown += len(known) < len(bag or ())
             if known:
                 values[row] = self._sum(known)
         return Encoded(values, unknown)
@@ -213,35 +524,6 @@ class TextEncoder(StoredFields):
             total += _signs(bucket, self.width)
         length = math.sqrt(float(np.dot(total, total)))
         return total / length if length else total
-
-    @cached_property
-    def _counts(self) -> Mapping[int, int]:
-        return dict(zip(self.buckets, self.counts, strict=True))
-
-
-@dataclass
-class TextFitter:
-    """Numbers of texts by bucket."""
-
-    plain: TextEncoder  # without statistics
-    texts: int = 0
-    counts: Counter[int] = field(default_factory=Counter)
-
-    def add(self, array: Any, where: Where) -> None:
-        """Add the texts of training rows."""
-        for text in texts_of(array, self.plain.key, where).to_pylist():
-            self.texts += text is not None
-            self.counts.update(set(buckets_of(text or "", self.plain.words, self.plain.bigrams)))
-
-    def encoder(self) -> TextEncoder:
-        """Return the encoder."""
-        return replace(self.plain, texts=self.texts, **_sorted_counts(self.counts))
-
-
-def _sorted_counts(counts: Mapping[int, int]) -> dict[str, Any]:
-    """Return counts by bucket as two fields of an encoder."""
-    buckets = sorted(counts)
-    return {"buckets": tuple(buckets), "counts": tuple(counts[bucket] for bucket in buckets)}
 
 
 def buckets_of(text: str, words: int, bigrams: str) -> Iterable[int]:
@@ -277,19 +559,19 @@ def _signs(bucket: int, width: int) -> npt.NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class WordsEncoder(StoredFields):
+class WordsEncoder(_Bags):
     """Entries of a row's words, weighted by rarity in training or all 1; none for a null."""
 
     key: str
-    words: int  # buckets
+    words: int
     separator: str | None  # of the entries of a list in text
     bigrams: str
     values: str  # "rarity" or "one"
     most: int
     texts: int = 0  # in training
     longest: int = 1  # entries per stored row, including padding
-    buckets: tuple[int, ...] = ()  # with a training row, ascending
-    counts: tuple[int, ...] = ()  # training rows of each bucket
+    buckets: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:
@@ -316,8 +598,7 @@ class WordsEncoder(StoredFields):
     def bags(self, array: Any, where: Where) -> Iterator[set[int] | None]:
         """Yield the buckets of each row, of the words of a text or the entries of a list; None for null."""
         if self.separator is None and not pa.types.is_nested(array.type):
-            for text in texts_of(array, self.key, where).to_pylist():
-                yield None if text is None else set(buckets_of(text, self.words, self.bigrams))
+            yield from super().bags(array, where)
             return
         for row in as_lists(array, self.separator, self.key, where).to_pylist():
             entries = [str(entry).strip() for entry in row or () if entry is not None]
@@ -331,16 +612,12 @@ class WordsEncoder(StoredFields):
         weights = np.array([1 + math.log((1 + self.texts) / (1 + count)) for count in counts])
         return (weights / math.sqrt(float(np.dot(weights, weights)))).astype(np.float32)
 
-    @cached_property
-    def _counts(self) -> Mapping[int, int]:
-        return dict(zip(self.buckets, self.counts, strict=True))
-
 
 @dataclass
-class WordsFitter:
+class BagFitter:
     """Number of rows by bucket, and the maximum number of entries of a row."""
 
-    plain: WordsEncoder  # without statistics
+    plain: TextEncoder | WordsEncoder  # without statistics
     texts: int = 0
     longest: int = 1
     counts: Counter[int] = field(default_factory=Counter)
@@ -349,19 +626,24 @@ class WordsFitter:
         """Add the rows of training."""
         for bag in self.plain.bags(array, where):
             self.texts += bag is not None
-            self.longest = max(self.longest, min(self.plain.most, len(bag or ())))
+            self.longest = max(self.longest, len(bag or ()))
             self.counts.update(bag or ())
 
-    def encoder(self) -> WordsEncoder:
+    def encoder(self) -> Any:
         """Return the encoder; ValueError if sparse rows would be larger than dense ones."""
-        if self.longest > 1 and self.plain.words < 2 * self.longest:
+        buckets = sorted(self.counts)
+        counts = tuple(self.counts[bucket] for bucket in buckets)
+        fitted = replace(self.plain, texts=self.texts, buckets=tuple(buckets), counts=counts)
+        if isinstance(fitted, TextEncoder):
+            return fitted
+        longest = min(fitted.most, self.longest)
+        if longest > 1 and fitted.words < 2 * longest:
             raise ValueError(
-                f"{self.plain.key}: rows have up to {self.longest:,} of {self.plain.words:,} words, and a "
-                f"sparse row would be larger than a dense one; give words = {4 * self.longest:,} or "
-                'more, a lower most, or kind = "text"'
+                f"{fitted.key}: rows have up to {longest:,} of {fitted.words:,} words, and a sparse row "
+                f"would be larger than a dense one; give words = {4 * longest:,} or more, a lower most, or "
+                'kind = "text"'
             )
-        counts = _sorted_counts(self.counts)
-        return replace(self.plain, texts=self.texts, longest=self.longest, **counts)
+        return replace(fitted, longest=longest)
 
 
 @dataclass
@@ -384,16 +666,9 @@ class VectorFitter:
         return self.plain
 
 
-# Fitters, to which training rows are added in order.
+# Training rows are added in order.
 Fitter = (
-    NumberFitter
-    | CategoryFitter
-    | TextFitter
-    | WordsFitter
-    | DateFitter
-    | VectorFitter
-    | RelationFitter
-    | BooleanEncoder
+    NumberFitter | CategoryFitter | BagFitter | DateFitter | VectorFitter | RelationFitter | BooleanEncoder
 )
 
 
@@ -408,10 +683,10 @@ def fitter(spec: specs.Column, key: str) -> Fitter:
         case specs.Multi():
             return CategoryFitter(CategoryEncoder(key, "lists", spec.separator), spec.limit, spec.min_count)
         case specs.Text():
-            return TextFitter(TextEncoder(key, spec.words, spec.width, spec.bigrams))
+            return BagFitter(TextEncoder(key, spec.words, spec.width, spec.bigrams))
         case specs.Words():
             bags = key, spec.words, spec.separator, spec.bigrams
-            return WordsFitter(WordsEncoder(*bags, spec.values, spec.most))
+            return BagFitter(WordsEncoder(*bags, spec.values, spec.most))
         case specs.Date():
             return DateFitter(DateEncoder(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.fill))
         case specs.Vector():

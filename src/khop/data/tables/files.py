@@ -40,7 +40,7 @@ from khop.data.tables.packages import (
     refuse,
 )
 from khop.data.tables.read_spec import nearest
-from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Table, TableRows, same_schema
+from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Table, TableRows, pieces_of, same_schema
 from khop.graph.remote import is_url, matches, with_urls
 
 BATCH_ROWS = 1 << 17
@@ -106,12 +106,9 @@ class CsvTable(FileTable):
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield rows that have already been read: a compressed file has only one reader."""
         for (name, path), there in zip(self.files, self.names, strict=True):
-            first = 0
-            for batch in self._batches(name, path, there, columns) if there else ():
-                rows = TableRows(batch, Place(name, None, first))
-                _refuse_nul(rows, self.key)
-                yield partial(TableRows, rows.batch, rows.place)
-                first += batch.num_rows
+            for piece in pieces_of(name, self._batches(name, path, there, columns) if there else ()):
+                _refuse_nul(piece(), self.key)
+                yield piece
 
     def first_value(self, column: str) -> str:
         """Return the text of a column in the first row; "" if it is not in the first lines."""
@@ -392,13 +389,10 @@ class JsonTable(FileTable):
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield rows that have already been read."""
         for (name, path), types in zip(self.files, self.types, strict=True):
-            first = 0
             with _connected(name, path, self.key) as (connection, source):
                 query = connection.sql(_query(source, types, columns))
                 with closing(query.to_arrow_reader(BATCH_ROWS)) as reader:
-                    for batch in reader:
-                        yield partial(TableRows, batch, Place(name, None, first))
-                        first += batch.num_rows
+                    yield from pieces_of(name, reader)
 
 
 def _nested(found: Any, kinds: dict[str, str]) -> set[str]:
@@ -676,9 +670,6 @@ def _format(name: str, key: str) -> str:
     )
 
 
-CHUNK_ROWS = 1 << 17
-
-
 @dataclass(frozen=True, eq=False)
 class MemoryTable:
     """Rows of an Arrow table."""
@@ -711,6 +702,5 @@ class MemoryTable:
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield slices of the table."""
         chosen = self.table.select(list(columns))
-        for first in range(0, chosen.num_rows, CHUNK_ROWS):
-            batch = one_batch(chosen.slice(first, CHUNK_ROWS))
-            yield partial(TableRows, batch, Place(self.name, None, first))
+        starts = range(0, chosen.num_rows, BATCH_ROWS)
+        return pieces_of(self.name, (one_batch(chosen.slice(first, BATCH_ROWS)) for first in starts))

@@ -19,17 +19,47 @@ from khop.data.tables.databases import DatabaseTable
 from khop.data.tables.edge_reader import EdgeReader, NodeTableIds
 from khop.data.tables.files import CsvTable, MemoryTable, ParquetTable
 from khop.data.tables.labels import CutOffs, id_kind, keys_of
-from khop.data.tables.later_spec import GivenEncoders
+from khop.data.tables.later_spec import FEATURES, LABEL, LABEL_TIME, SPLIT, TIME, GivenEncoders
 from khop.data.tables.node_columns import NodeReader
 from khop.data.tables.packages import pa, pq
 from khop.data.tables.rows import Piece, Place, Table, TableRows
 from khop.data.tables.source import PART, OpenSource, ReadMeter, SourceFolder
-from khop.data.tables.spec import EdgeRules, NodeSpec, Raw, Spec, Split, TypedEdges, Unit
+from khop.data.tables.spec import EdgeRules, NodeSpec, Raw, Spec, Split, TypedEdges, Unit, Words
 from khop.data.tables.times import finest, unit_of
 from khop.graph.atomic import ProgressCallback, in_order, naming
+from khop.graph.layout import check_edge_types, check_names
 from khop.graph.node_ids import stores_ids
 from khop.kernels.id_table import Keys, id_table
 from khop.schema import EdgeType
+
+
+def check_file_names(spec: Spec) -> None:
+    """Raise ValueError for an invalid file name, and for a column with the name of another array."""
+    check_names(spec.nodes, "node type")
+    reverses = [(t[2], rules.reverse, t[0]) for t, rules in spec.edge_types() if rules.reverse is not None]
+    check_edge_types([*(edge_type for edge_type, _ in spec.edge_types()), *reverses])
+    for node_type, node in spec.nodes.items():
+        files = {name: one for name, one in node.columns.items() if isinstance(one, Raw | Words)}
+        arrays = {
+            FEATURES: "features" if len(files) < len(node.columns) else "",
+            LABEL: "labels" if node.label is not None else "",
+            TIME: "times" if node.time is not None else "",
+            LABEL_TIME: "dates of labels" if node.label is not None and node.label.time is not None else "",
+        }
+        _check_columns(files, arrays, f"nodes.{node_type}")
+    for _, edge_type, rules, table in spec.edge_tables():
+        arrays = {SPLIT: "splits" if rules.split else "", TIME: "times" if table.time is not None else ""}
+        _check_columns(rules.columns, arrays, f"edge type {' '.join(edge_type)!r}")
+
+
+def _check_columns(columns: Mapping[str, Any], arrays: Mapping[str, str], key: str) -> None:
+    check_names(columns, f"column of {key}")
+    for name in columns:
+        if taken := arrays.get(name):
+            raise ValueError(
+                f"{key}.columns.{name}: the {taken} are stored under this name; give the column another "
+                f'one, as columns.own-{name} = {{ column = "{name}", ... }}'
+            )
 
 
 @dataclass(eq=False)
@@ -144,10 +174,11 @@ def _check(work: ImportState) -> None:
                 f"nodes.{node_type}: its labels have no times, and the split is by time; give time = ..., or "
                 "label.time = ... if the nodes exist before, or split = { ratio = [0.8, 0.1, 0.1] }"
             )
-    for edge_type, rules in work.rules().items():
-        reader = edge_reader(work, edge_type)
+    readers = [edge_reader(work, edge_type) for edge_type in work.rules()]
+    for reader in readers:
+        rules = reader.rules
         is_by_time = rules.split is not None and rules.split.time is not None
-        if is_by_time and reader.source.spec.time is None:
+        if is_by_time and not reader.has_times:
             raise ValueError(
                 f"{reader.key}.split.time: the edges have no times; give time = ..., or "
                 "split = { ratio = [0.8, 0.1, 0.1] }"
@@ -158,15 +189,11 @@ def _check(work: ImportState) -> None:
         if node_type in work.sources:
             source, key = work.sources[node_type], f"nodes.{node_type}.id"
             columns.append((key, source.id_type(node.id or "", key), source.is_untyped))
-        for edge_type, rules in work.rules().items():
-            source, key = work.edge_sources[edge_type], work.edge_keys[edge_type]
-            for end, name, of_end in (
-                ("source", rules.source, edge_type[0]),
-                ("destination", rules.destination, edge_type[2]),
-            ):
+        for reader in readers:
+            for end, (name, of_end) in zip(("source", "destination"), reader.ends, strict=True):
                 if of_end == node_type:
-                    place = f"{key}.{end}"
-                    columns.append((place, source.id_type(name, place), source.is_untyped))
+                    key = f"{reader.key}.{end}"
+                    columns.append((key, reader.source.id_type(name, key), reader.source.is_untyped))
         kind = id_kind(columns, node.id_type, node_type)
         work.ids[node_type] = NodeTableIds(kind, id_table(kind))
 
@@ -178,18 +205,20 @@ def node_reader(work: ImportState, node_type: str, touched: npt.NDArray[np.bool_
     split = node.split
     if split is None and node.label is not None:
         split = work.spec.node_split(node_type)
-    encoders = None if work.given is None else work.given.node_encoders(node_type)
+    encoders = None if work.given is None else work.given.encoders(node_type)
     return NodeReader(
         node_type, node, work.sources[node_type], kind, work.unit, split, work.cut_offs, touched,
         work.threads, encoders,
     )  # fmt: skip
 
 
-def edge_reader(work: ImportState, edge_type: EdgeType) -> EdgeReader:
-    """Return the reader of an edge type."""
+def edge_reader(
+    work: ImportState, edge_type: EdgeType, touched: Mapping[str, npt.NDArray[np.bool_]] | None = None
+) -> EdgeReader:
+    """Return the reader of an edge type; it marks the nodes with an edge before validation in `touched`."""
     return EdgeReader(
         edge_type, work.rules()[edge_type], work.edge_sources[edge_type], work.edge_keys[edge_type],
-        work.unit, work.cut_offs, work.ids, work.threads, work.given,
+        work.unit, work.cut_offs, work.ids, work.threads, work.given, work.node_times, touched or {},
     )  # fmt: skip
 
 

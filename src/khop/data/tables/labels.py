@@ -6,15 +6,14 @@ Ids are text or integers. Text becomes integers only if the spec asks for it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.encode_numbers import Where, as_float32, as_lists, scaled
-from khop.data.tables.encoders import texts_of
+from khop.data.tables.encoders import Where, as_float32, as_lists, scaled, texts_of
 from khop.data.tables.packages import (
     JSON_TEXT,
     connected,
@@ -27,9 +26,10 @@ from khop.data.tables.packages import (
     refuse_null,
 )
 from khop.data.tables.read_spec import nearest
+from khop.data.tables.rows import TableRows
 from khop.data.tables.spec import Label, Split, Unit
 from khop.data.tables.times import instant
-from khop.kernels.id_table import Keys, Kind, StringKeys
+from khop.kernels.id_table import Int64s, Keys, Kind, StringKeys
 
 UNKNOWN = -1
 Others = Literal["refuse", "unknown"]
@@ -149,6 +149,21 @@ class CutOffs:
         parts: Parts = (times >= self.val).astype(np.int8)
         parts += times >= self.test
         return parts
+
+
+def parts_of(
+    split: Split | None, rows: TableRows, ids: Sequence[str], times: Int64s | None, unit: Unit, key: str
+) -> Parts | None:
+    """Return the part of each row: by the hash of its ids, a column, or its time; None without a split."""
+    if split is None:
+        return None
+    if split.ratio is not None:
+        texts = [rows.column(name).cast(pa.string()) for name in ids]
+        return parts_by_hash(pc.binary_join_element_wise(*texts, "\x1f"), split)
+    if split.column is not None:
+        return parts_by_column(rows.column(split.column), split, f"{key}.split.column", rows.row)
+    cut_offs = CutOffs.of(split, unit, f"{key}.split.time")
+    return None if times is None or cut_offs is None else cut_offs.parts(times)
 
 
 def parts_by_hash(texts: Any, split: Split) -> Parts:

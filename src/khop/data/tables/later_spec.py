@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from khop.arguments import toml_values
-from khop.data.tables.encode_numbers import ColumnEncoder
-from khop.data.tables.encoders import kind_of, restored
+from khop.data.tables.encoders import ColumnEncoder, kind_of, restored, stored
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.spec import AnyEdgeColumn, Column, EdgeRules, Label, NodeSpec, Raw, Source, Spec
 from khop.graph.folder import DOCUMENT, LATER, Folder, import_record
@@ -62,27 +61,22 @@ class GivenEncoders:
         """Text that changes with the encoders and with the graph."""
         return f"{self.sha256} {self.folder.fingerprint}"
 
-    def nodes(self, node_type: NodeType) -> Mapping[str, Any]:
-        """Return the record of a node type."""
-        found: Mapping[str, Any] = self.record["nodes"][node_type]
+    def of(self, type_: NodeType | EdgeType) -> Mapping[str, Any]:
+        """Return the record of a node type or an edge type."""
+        of_nodes, of_edges = self.record["nodes"], self.record["edges"]
+        found: Mapping[str, Any] = of_nodes[type_] if isinstance(type_, str) else of_edges[" ".join(type_)]
         return found
 
-    def edges(self, edge_type: EdgeType) -> Mapping[str, Any]:
-        """Return the record of an edge type."""
-        found: Mapping[str, Any] = self.record["edges"][" ".join(edge_type)]
-        return found
-
-    def node_encoders(self, node_type: NodeType) -> dict[str, ColumnEncoder]:
-        """Return the encoders of a node type by column, in the order of the features."""
-        return _restored(self.nodes(node_type))
-
-    def edge_encoders(self, edge_type: EdgeType) -> dict[str, ColumnEncoder]:
-        """Return the encoders of an edge type by column."""
-        return _restored(self.edges(edge_type))
+    def encoders(self, type_: NodeType | EdgeType) -> dict[str, ColumnEncoder]:
+        """Return the encoders of a type by column, in the order of the features."""
+        return {
+            column["name"]: restored({name: value for name, value in column.items() if name not in _PLACE})
+            for column in self.of(type_).get("columns", ())
+        }
 
     def is_from_edges(self, node_type: NodeType) -> bool:
         """Return True for a type without a table, whose nodes are the ids that edges name."""
-        return self.nodes(node_type)["id"].get("column") is None
+        return self.of(node_type)["id"].get("column") is None
 
     def rows(self, node_type: NodeType, keys: Keys) -> Int64s:
         """Return the node of the graph for each id, -1 for new ids.
@@ -97,13 +91,6 @@ class GivenEncoders:
             self._ids[node_type] = ids_in(folder.path, folder.arrays, node_type, count)
         ids = self._ids[node_type]
         return ids.index.find(ids.stored, keys)
-
-
-def _restored(record: Mapping[str, Any]) -> dict[str, ColumnEncoder]:
-    return {
-        column["name"]: restored({name: value for name, value in column.items() if name not in _PLACE})
-        for column in record.get("columns", ())
-    }
 
 
 def _graph_of(path: Path) -> Path:
@@ -121,8 +108,10 @@ def _graph_of(path: Path) -> Path:
     return found
 
 
-# Columns of a graph that are not raw columns.
-TIME, LABEL, LABEL_TIME, SPLIT, FEATURES = "time", "label", "label_time", "split", "x"
+TIME = "time"  # the column of times, of nodes and edges
+SPLIT = "split"  # edge column: 0 training, 1 validation, 2 test, -1 none
+FEATURES, LABEL = "x", "label"
+LABEL_TIME = "label_time"  # the column of the dates of labels
 _FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names and limits of statistics
 _TIME_FIELDS = ("time", "unit", "timezone", "time_format")
 _ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyEdgeColumn)
@@ -137,7 +126,7 @@ def later_spec(spec: Spec, given: GivenEncoders) -> Spec:
     edges, tables = {}, {}
     for key, edge_type, rules, table in spec.edge_tables():
         edges[edge_type] = _edge_rules(key, edge_type, rules, given)
-        tables[edge_type] = _time_fields(key, table, edge_type, given.edges(edge_type), given)
+        tables[edge_type] = _time_fields(key, table, edge_type, given)
     update = {"time_unit": given.record["time_unit"], "splits": None, "nodes": nodes}
     return spec.model_copy(update=update).with_edges(edges, tables)
 
@@ -152,13 +141,12 @@ def _node_spec(node_type: NodeType, node: NodeSpec, given: GivenEncoders) -> Nod
     key, there = f"nodes.{node_type}", given.record["nodes"]
     if node_type not in there:
         raise ValueError(f"{key}: {given.home} has no such node type; {nearest(node_type, list(there))}")
-    record = there[node_type]
-    kind = "string" if record["id"]["kind"] == "string" else "integer"
+    kind = "string" if there[node_type]["id"]["kind"] == "string" else "integer"
     update: dict[str, Any] = {"id_type": kind, "split": None}
     if node.has_rows:
-        label = None if node.label is None else _label(f"{key}.label", node.label, record, given)
-        update |= {"label": label, **_time_fields(key, node, node_type, record, given)}
-        update["columns"] = _columns(key, node.columns, record, _raw_columns(node_type, record, given), given)
+        label = None if node.label is None else _label(f"{key}.label", node.label, node_type, given)
+        update |= {"label": label, **_time_fields(key, node, node_type, given)}
+        update["columns"] = _columns(key, node.columns, node_type, given)
     return node.model_copy(update=update)
 
 
@@ -177,25 +165,20 @@ def _edge_rules(key: str, edge_type: EdgeType, rules: EdgeRules, given: GivenEnc
         has = "no reverse of this type" if reverse is None else f"the reverse {reverse!r}"
         raise ValueError(f"{key}.reverse is {rules.reverse!r}: {given.home} has {has}; leave it out")
     for end in (edge_type[0], edge_type[2]) if rules.orphans == "add" else ():
-        if _has_times(end, given.nodes(end), given):
+        if _has_times(end, given):
             raise ValueError(
                 f'{key}.orphans is "add": nodes of {end!r} have times in {given.home}; give "drop", or the '
                 "nodes with their times"
             )
-    raws = _raw_columns(edge_type, there[name], given)
-    columns = _columns(key, rules.columns, there[name], raws, given)
-    return {"reverse": reverse, "split": None, "columns": columns}
+    return {"reverse": reverse, "split": None, "columns": _columns(key, rules.columns, edge_type, given)}
 
 
 def _columns(
-    key: str,
-    asked: Mapping[str, Column],
-    record: Mapping[str, Any],
-    raws: Mapping[str, Column],
-    given: GivenEncoders,
+    key: str, asked: Mapping[str, Column], type_: NodeType | EdgeType, given: GivenEncoders
 ) -> dict[str, Column]:
     """Return the recorded columns, in their order, by the names that the spec gives them in its files."""
-    known = {one["name"]: _column_of(one) for one in record.get("columns", ())} | dict(raws)
+    known = {one["name"]: _column_of(one) for one in given.of(type_).get("columns", ())}
+    known |= _raw_columns(type_, given)
     for name, column in asked.items():
         path = f"{key}.columns.{name}"
         if name not in known:
@@ -235,31 +218,29 @@ def _column_of(state: Mapping[str, Any]) -> Column:
     return column
 
 
-def _raw_columns(
-    type_: NodeType | EdgeType, record: Mapping[str, Any], given: GivenEncoders
-) -> dict[str, Column]:
+def _raw_columns(type_: NodeType | EdgeType, given: GivenEncoders) -> dict[str, Column]:
     """Return the columns that the graph stores unchanged; folders of earlier versions do not record names."""
-    recorded = {one["name"]: one["column"] for one in record.get("raw", ())}
-    encoded = {one["name"] for one in record.get("columns", ())}
-    own = {TIME, SPLIT} if isinstance(type_, tuple) else {TIME, LABEL, LABEL_TIME, FEATURES, "original_id"}
-    names = [n for n in given.folder.schema.columns.get(type_, {}) if n in recorded or n not in own | encoded]
-    specs = given.folder.schema.columns.get(type_, {})
+    recorded = {one["name"]: one["column"] for one in given.of(type_).get("raw", ())}
+    others = {TIME, SPLIT} if isinstance(type_, tuple) else {TIME, LABEL, LABEL_TIME, FEATURES, "original_id"}
+    others |= {one["name"] for one in given.of(type_).get("columns", ())}
     return {
-        name: Raw(kind="raw", column=recorded.get(name, name)).model_copy(update={"dtype": specs[name].dtype})
-        for name in names
+        name: Raw(kind="raw", column=recorded.get(name, name)).model_copy(update={"dtype": spec.dtype})
+        for name, spec in given.folder.schema.columns.get(type_, {}).items()
+        if name in recorded or name not in others
     }
 
 
-def _has_times(type_: NodeType | EdgeType, record: Mapping[str, Any], given: GivenEncoders) -> bool:
-    is_raw = TIME in {one["name"] for one in record.get("raw", ())}
+def _has_times(type_: NodeType | EdgeType, given: GivenEncoders) -> bool:
+    is_raw = TIME in {one["name"] for one in given.of(type_).get("raw", ())}
     return TIME in given.folder.schema.columns.get(type_, {}) and not is_raw
 
 
 def _time_fields(
-    key: str, source: Source, type_: NodeType | EdgeType, record: Mapping[str, Any], given: GivenEncoders
+    key: str, source: Source, type_: NodeType | EdgeType, given: GivenEncoders
 ) -> dict[str, Any]:
     """Return the time column with its format, from the spec or the record."""
-    if not _has_times(type_, record, given):
+    record = given.of(type_)
+    if not _has_times(type_, given):
         if source.time is not None:
             raise ValueError(
                 f"{key}.time is {source.time!r}: these rows have no times in {given.home}; remove it"
@@ -272,8 +253,8 @@ def _time_fields(
     return {name: record[TIME].get(name) for name in _TIME_FIELDS}
 
 
-def _label(key: str, asked: Label, record: Mapping[str, Any], given: GivenEncoders) -> Label:
-    known = record.get(LABEL)
+def _label(key: str, asked: Label, node_type: NodeType, given: GivenEncoders) -> Label:
+    known = given.of(node_type).get(LABEL)
     if known is None:
         raise ValueError(f"{key}: {given.home} has no label of this type; remove it")
     if asked.kind != known["kind"]:
@@ -288,16 +269,14 @@ def _label(key: str, asked: Label, record: Mapping[str, Any], given: GivenEncode
     return asked.model_copy(update={"classes": classes, "unit": known["unit"], "time": time})
 
 
-def time_record(source: Source) -> dict[str, Any]:
-    """Return the record of the time column of a table; {} without one."""
-    if source.time is None:
-        return {}
-    return {TIME: {name: getattr(source, name) for name in _TIME_FIELDS}}
-
-
-def raw_record(columns: Mapping[str, Column]) -> dict[str, Any]:
-    """Return the record of columns that are stored unchanged; {} without any."""
-    raws = {name: one for name, one in columns.items() if isinstance(one, Raw)}
-    return (
-        {"raw": [{"name": name, "column": one.column or name} for name, one in raws.items()]} if raws else {}
-    )
+def record_of(
+    source: Source, columns: Mapping[str, Column], encoders: Mapping[str, ColumnEncoder]
+) -> dict[str, Any]:
+    """Return the record of the columns and the times of a table, as JSON values."""
+    places = {name: {"name": name, "column": one.column or name} for name, one in columns.items()}
+    record: dict[str, Any] = {"columns": [{**places[name], **stored(one)} for name, one in encoders.items()]}
+    if source.time is not None:
+        record[TIME] = {name: getattr(source, name) for name in _TIME_FIELDS}
+    if raws := [places[name] for name, one in columns.items() if isinstance(one, Raw)]:
+        record["raw"] = raws
+    return record

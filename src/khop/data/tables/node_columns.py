@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.encode_numbers import ColumnEncoder, numbers_of
-from khop.data.tables.encoders import FeatureRows, WordsEncoder, fitter, stored
+from khop.data.tables.encoders import ColumnEncoder, FeatureRows, WordsEncoder, fitter, numbers_of
 from khop.data.tables.labels import (
     NAMES,
     NONE,
@@ -21,10 +20,9 @@ from khop.data.tables.labels import (
     CutOffs,
     LabelReader,
     Parts,
-    parts_by_column,
-    parts_by_hash,
+    parts_of,
 )
-from khop.data.tables.later_spec import raw_record, time_record
+from khop.data.tables.later_spec import FEATURES, LABEL, LABEL_TIME, TIME, record_of
 from khop.data.tables.packages import is_text, numpy_of, pa, pc, refuse, refuse_null, shown, without_blanks
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource
@@ -32,15 +30,11 @@ from khop.data.tables.spec import NodeSpec, Raw, Split, Unit
 from khop.data.tables.times import to_unit
 from khop.graph import layout
 from khop.graph.atomic import check_disk, in_order
-from khop.graph.folder_writer import ArrayWriter, FolderWriter
+from khop.graph.folder_writer import FolderWriter
 from khop.graph.manifest import NodeEntry
 from khop.kernels.id_table import Kind
 
 ALWAYS = np.iinfo(np.int64).min  # time of nodes without one
-TIME = "time"  # the column of times, of nodes and edges
-LABEL_TIME = "label_time"  # the column of the dates of labels
-FEATURES = "x"
-LABEL = "label"
 _MOST_INT64 = (1 << 63) - 1
 
 
@@ -121,16 +115,7 @@ class NodeReader:
 
     def parts(self, rows: TableRows, times: npt.NDArray[np.int64] | None) -> Parts | None:
         """Return the part of each row by the split of the type; None without a split."""
-        split = self.split
-        if split is None:
-            return None
-        if split.ratio is not None:
-            return parts_by_hash(rows.column(self.spec.id or "").cast(pa.string()), split)
-        if split.column is not None:
-            key = f"{self.key}.split.column"
-            return parts_by_column(rows.column(split.column), split, key, rows.row)
-        cut_offs = CutOffs.of(split, self.unit, f"{self.key}.split.time")
-        return None if times is None or cut_offs is None else cut_offs.parts(times)
+        return parts_of(self.split, rows, [self.spec.id or ""], times, self.unit, self.key)
 
     def counts_for_statistics(
         self, first: int, rows: TableRows, times: npt.NDArray[np.int64] | None, parts: Parts | None
@@ -150,29 +135,23 @@ class NodeReader:
         return np.asarray(allowed, bool)
 
 
-@dataclass(frozen=True, eq=False)
-class WrittenNodes:
-    """The columns of a node type in its folder."""
-
-    entry: NodeEntry
-    document: Mapping[str, Any]  # encoders and classes, for import.json
-    unknown: Mapping[str, int]  # by column: rows with a category or word that is not in training rows
-
-
-def write_nodes(reader: NodeReader, count: int, writer: FolderWriter) -> WrittenNodes:
+def write_nodes(
+    reader: NodeReader, count: int, writer: FolderWriter
+) -> tuple[NodeEntry, Mapping[str, Any], Mapping[str, int]]:
     """Read a table twice, for statistics and for values, and write its columns and splits.
 
     Nodes after those of the table, which edges have added, have zeros and no label. Features are streamed;
-    labels, times and raw columns are in memory.
+    labels, times and raw columns are in memory. Returns the entry of the type, its record for import.json,
+    and by column the number of rows with a category or word that is not in training rows.
     """
-    encoders, label = _fitted(reader)
-    out = _Output.begin(reader, count, encoders, label, writer)
+    out = _Output(reader, count, *_fitted(reader), writer)
     try:
         for first, rows in reader.rows():
             out.put(first, rows)
-        return out.finished()
+        return out.finished(), node_document(reader, out.encoders, out.label), out.unknown
     finally:
-        out.abandon()
+        for file in out.files.values():
+            file.abandon()
 
 
 def _fitted(reader: NodeReader) -> tuple[dict[str, ColumnEncoder], LabelReader | None]:
@@ -203,36 +182,25 @@ class _Output:
     encoders: Mapping[str, ColumnEncoder]
     label: LabelReader | None
     writer: FolderWriter
-    files: Mapping[str, ArrayWriter]  # by column: features, and sparse columns
-    parts: Parts | None
     rows: int = 0  # written so far
     columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # in memory
     unknown: dict[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def begin(
-        cls,
-        reader: NodeReader,
-        count: int,
-        encoders: Mapping[str, ColumnEncoder],
-        label: LabelReader | None,
-        writer: FolderWriter,
-    ) -> _Output:
-        features = FeatureRows.of(encoders)
-        shapes = {FEATURES: features.stored} if features.width else {}
-        shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(encoders).items()}
+    def __post_init__(self) -> None:
+        node_type, writer = self.reader.node_type, self.writer
+        self.features = FeatureRows.of(self.encoders)
+        shapes = {FEATURES: self.features.stored} if self.features.width else {}
+        shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(self.encoders).items()}
         sizes = [np.dtype(dtype).itemsize * prod(shape) for dtype, shape in shapes.values()]
-        check_disk(writer.folder, count * sum(sizes), f"node type {reader.node_type}")
-        files = {
-            name: writer.open_array(layout.node_column(reader.node_type, name), dtype, (count, *shape))
+        check_disk(writer.folder, self.count * sum(sizes), f"node type {node_type}")
+        self.files = {
+            name: writer.open_array(layout.node_column(node_type, name), dtype, (self.count, *shape))
             for name, (dtype, shape) in shapes.items()
         }
-        parts = None if reader.split is None else np.full(count, NONE, np.int8)
-        return cls(reader, count, encoders, label, writer, files, parts)
+        self.parts = None if self.reader.split is None else np.full(self.count, NONE, np.int8)
 
     def put(self, first: int, rows: TableRows) -> None:
-        spec = self.reader.spec
-        joined, features = [], FeatureRows.of(self.encoders)
+        spec, joined, features = self.reader.spec, [], self.features
         for name, encoder in self.encoders.items():
             array, is_joined = rows.column(spec.columns[name].column or name), name in features.encoders
             encoded = features.encode(name, array, rows.row) if is_joined else encoder.encode(array, rows.row)
@@ -264,7 +232,7 @@ class _Output:
         if parts is not None and self.parts is not None:
             self.parts[first : first + len(rows)] = parts
 
-    def finished(self) -> WrittenNodes:
+    def finished(self) -> NodeEntry:
         node_type, splits = self.reader.node_type, {}
         for written in self.files.values():
             written.fill(self.count - self.rows)
@@ -280,15 +248,9 @@ class _Output:
         is_class = self.label is not None and self.label.spec.kind == "class"
         classes = {LABEL: len(self.label.classes)} if self.label is not None and is_class else {}
         names = (*self.files, *self.columns)
-        features = FeatureRows.of(self.encoders)
-        sparse = {FEATURES: features.width} if features.is_sparse else {}
+        sparse = {FEATURES: self.features.width} if self.features.is_sparse else {}
         sparse |= {name: one.width for name, one in _sparse(self.encoders).items()}
-        entry = NodeEntry(node_type, self.count, names, tuple(splits), classes, sparse=sparse)
-        return WrittenNodes(entry, node_document(self.reader, self.encoders, self.label), self.unknown)
-
-    def abandon(self) -> None:
-        for file in self.files.values():
-            file.abandon()
+        return NodeEntry(node_type, self.count, names, tuple(splits), classes, sparse=sparse)
 
     def _set(self, name: str, first: int, values: npt.NDArray[Any]) -> None:
         if name not in self.columns:
@@ -360,17 +322,10 @@ def node_document(
 ) -> dict[str, Any]:
     """Return encoders and classes of a type as JSON values, for later data."""
     spec = reader.spec
-    document: dict[str, Any] = {
-        "id": {"column": spec.id, "kind": reader.kind},
-        "columns": [
-            {"name": name, "column": spec.columns[name].column or name, **stored(encoder)}
-            for name, encoder in encoders.items()
-        ],
-        **time_record(spec),
-        **raw_record(spec.columns),
-    }
+    document: dict[str, Any] = {"id": {"column": spec.id, "kind": reader.kind}}
+    document |= record_of(spec, spec.columns, encoders)
     if label is not None:
-        document["label"] = {
+        document[LABEL] = {
             "kind": label.spec.kind, "column": label.spec.column, "unit": label.spec.unit,
             "classes": list(label.classes), **({} if label.spec.time is None else {TIME: label.spec.time}),
         }  # fmt: skip

@@ -137,11 +137,6 @@ def driver(kind: str) -> Any:
 
 
 _WIDEST = 100  # characters of a value in an error
-_ARROW_KINDS = (
-    (pa.types.is_floating, "f"),
-    (pa.types.is_signed_integer, "i"),
-    (pa.types.is_unsigned_integer, "u"),
-)
 
 
 def is_text(dtype: Any) -> bool:
@@ -246,14 +241,14 @@ def numpy_of(array: Any) -> npt.NDArray[Any]:
     """
     if pa.types.is_boolean(array.type) and not array.null_count:
         return numpy_of(array.cast(pa.uint8())).view(np.bool_)
-    kind = next((kind for is_kind, kind in _ARROW_KINDS if is_kind(array.type)), "")
-    if not kind:
+    if not pa.types.is_floating(array.type) and not pa.types.is_integer(array.type):
         values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return values
     if not array.null_count:
-        return _stored(array, kind)
-    values = _stored(array if kind == "f" else array.cast(pa.float64(), safe=False), "f").copy()
-    values[numpy_of(array.is_null())] = np.nan
+        return np.from_dlpack(array)
+    numbers = array if pa.types.is_floating(array.type) else array.cast(pa.float64(), safe=False)
+    values = np.full(len(array), np.nan, numbers.type.to_pandas_dtype())
+    values[numpy_of(array.is_valid())] = np.from_dlpack(numbers.drop_null())
     return values
 
 
@@ -327,11 +322,3 @@ def shown(scalar: Any) -> str:
         value = scalar.cast(pa.binary()).as_py() if pa.types.is_string(scalar.type) else "..."
     text = repr(value if isinstance(value, str | bytes | int | float | None) else str(value))
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
-
-
-def _stored(array: Any, kind: str) -> npt.NDArray[Any]:
-    """Return the stored numbers of an array; nulls are arbitrary."""
-    dtype = np.dtype(f"{kind}{array.type.bit_width // 8}")
-    if len(array) == 0:
-        return np.empty(0, dtype)
-    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)

@@ -24,11 +24,12 @@ import numpy.typing as npt
 
 from khop.arguments import path_of, whole_number
 from khop.data.tables.databases import database_of
-from khop.data.tables.edge_reader import SPLIT, EdgeImport, fitted_columns
+from khop.data.tables.edge_reader import EdgeReader, fitted_columns
 from khop.data.tables.encoders import RelationEncoder, restored, stored
 from khop.data.tables.files import find_files
 from khop.data.tables.import_state import (
     ImportState,
+    check_file_names,
     edge_reader,
     node_reader,
     opened,
@@ -36,17 +37,16 @@ from khop.data.tables.import_state import (
     read_ids,
     rows_to_read,
 )
-from khop.data.tables.later_spec import GivenEncoders, has_splits, later_spec, raw_record, time_record
-from khop.data.tables.node_columns import FEATURES, LABEL, LABEL_TIME, TIME, write_nodes
+from khop.data.tables.later_spec import LABEL, GivenEncoders, has_splits, later_spec, record_of
+from khop.data.tables.node_columns import write_nodes
 from khop.data.tables.read_spec import checked_spec, read_spec
 from khop.data.tables.source import ROW_BYTES, SourceFolder
-from khop.data.tables.spec import AnyEdgeColumn, Raw, Source, Spec, Words
+from khop.data.tables.spec import Source, Spec
 from khop.graph.atomic import ProgressCallback, flush_entries, naming, raise_if_full, refuse_existing
 from khop.graph.build import table_chunks, write_edges, write_ids
 from khop.graph.edge_runs import EdgeRuns, spill
 from khop.graph.folder import DOCUMENT, LATER, write_documents
 from khop.graph.folder_writer import FolderWriter
-from khop.graph.layout import check_edge_types, check_names
 from khop.graph.manifest import (
     EdgeEntry,
     Manifest,
@@ -59,36 +59,6 @@ from khop.graph.manifest import (
 from khop.graph.npy import flush
 from khop.kernels.memory import free_memory_bytes
 from khop.schema import EdgeType
-
-
-def check_file_names(spec: Spec) -> None:
-    """Raise ValueError for an invalid file name, and for a column with the name of another array."""
-    check_names(spec.nodes, "node type")
-    reverses = [(t[2], rules.reverse, t[0]) for t, rules in spec.edge_types() if rules.reverse is not None]
-    check_edge_types([*(edge_type for edge_type, _ in spec.edge_types()), *reverses])
-    for node_type, node in spec.nodes.items():
-        files = {name: one for name, one in node.columns.items() if isinstance(one, Raw | Words)}
-        arrays = {
-            FEATURES: "features" if len(files) < len(node.columns) else "",
-            LABEL: "labels" if node.label is not None else "",
-            TIME: "times" if node.time is not None else "",
-            LABEL_TIME: "dates of labels" if node.label is not None and node.label.time is not None else "",
-        }
-        _check(files, arrays, f"nodes.{node_type}")
-    for _, edge_type, rules, table in spec.edge_tables():
-        arrays = {SPLIT: "splits" if rules.split else "", TIME: "times" if table.time is not None else ""}
-        _check(rules.columns, arrays, f"edge type {' '.join(edge_type)!r}")
-
-
-def _check(columns: Mapping[str, AnyEdgeColumn], arrays: Mapping[str, str], key: str) -> None:
-    check_names(columns, f"column of {key}")
-    for name in columns:
-        if taken := arrays.get(name):
-            raise ValueError(
-                f"{key}.columns.{name}: the {taken} are stored under this name; give the column another "
-                f'one, as columns.own-{name} = {{ column = "{name}", ... }}'
-            )
-
 
 FINGERPRINT_FORMAT = 1  # of the files between stages; another format must not be resumed
 
@@ -315,10 +285,9 @@ def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
 
 def _spill_edges(work: ImportState, edge_type: EdgeType, stages: ImportFolder) -> _SpilledEdges:
     """Write the edges of a type and their reverses to files, which are sorted later."""
-    reader, rules, name = edge_reader(work, edge_type), work.rules()[edge_type], " ".join(edge_type)
-    number = len(work.timed)
+    number, name = len(work.timed), " ".join(edge_type)
     touched = {end: np.zeros_like(work.touched[end]) for end in (edge_type[0], edge_type[2])}
-    edges = EdgeImport(reader, {}, work.node_times, touched)
+    edges = edge_reader(work, edge_type, touched)
     work.timed[edge_type] = edges.is_timed
     spilled: list[EdgeRuns] = []
 
@@ -327,7 +296,7 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: ImportFolder) -
         edges.encoders.update(fitted_columns(edges))
         spilled.extend(_runs(work, edges, stages.runs / str(number)))
         spill(spilled, edges.tasks())
-        if rules.orphans == "refuse":
+        if edges.rules.orphans == "refuse":
             edges.counted.refuse_orphans()
         for end, nodes in touched.items():
             _keep(_touched_file(stages, number, end), nodes)
@@ -359,9 +328,9 @@ def _keep(path: Path, array: npt.NDArray[Any]) -> None:
         flush(file)
 
 
-def _runs(work: ImportState, edges: EdgeImport, path: Path) -> list[EdgeRuns]:
+def _runs(work: ImportState, edges: EdgeReader, path: Path) -> list[EdgeRuns]:
     """Open the files of an edge type and of its reverse."""
-    edge_type, reverse = edges.reader.edge_type, edges.reader.rules.reverse
+    edge_type, reverse = edges.edge_type, edges.rules.reverse
     types = [edge_type] if reverse is None else [edge_type, (edge_type[2], reverse, edge_type[0])]
     share = work.memory // (2 * len(types))
     return [
@@ -370,7 +339,7 @@ def _runs(work: ImportState, edges: EdgeImport, path: Path) -> list[EdgeRuns]:
     ]
 
 
-def _unknown(name: str, edges: EdgeImport) -> list[str]:
+def _unknown(name: str, edges: EdgeReader) -> list[str]:
     counts = {column: edges.counted.num_unknown(column) for column in edges.encoders}
     found = [f"{name}.{column}: {n:,} rows with {_LACKED}" for column, n in counts.items() if n]
     relations = {c: one.names for c, one in edges.encoders.items() if isinstance(one, RelationEncoder)}
@@ -381,7 +350,7 @@ def _unknown(name: str, edges: EdgeImport) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _SpilledEdges:
-    edges: EdgeImport
+    edges: EdgeReader
     runs: tuple[EdgeRuns, ...]  # of the type and its reverse
     number: int
 
@@ -434,13 +403,13 @@ def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> dict[str,
         is_timed and node_type in (edge_type[0], edge_type[2]) for edge_type, is_timed in work.timed.items()
     )
     reader = node_reader(work, node_type, work.touched[node_type] if is_touched else None)
-    found = write_nodes(reader, count, writer)
+    entry, document, unknown = write_nodes(reader, count, writer)
     notes = work.sources[node_type].left_out
-    for name, unknown in found.unknown.items():
-        if unknown:
+    for name, rows in unknown.items():
+        if rows:
             what = "labels of classes that are not in training" if name == LABEL else f"rows with {_LACKED}"
-            notes.append(f"{node_type}.{name}: {unknown:,} {what}")
-    return {"entry": asdict(replace(found.entry, ids=kept)), "document": found.document, "notes": notes}
+            notes.append(f"{node_type}.{name}: {rows:,} {what}")
+    return {"entry": asdict(replace(entry, ids=kept)), "document": document, "notes": notes}
 
 
 def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
@@ -470,27 +439,14 @@ def _document(
         content["time_split"] = {"val": work.cut_offs.val, "test": work.cut_offs.test}
     content["nodes"] = {node_type: dict(document) for node_type, (_, document) in nodes.items()}
     content["edges"] = {
-        " ".join(one.edges.reader.edge_type): {
-            "source": one.edges.reader.rules.source,
-            "destination": one.edges.reader.rules.destination,
-            **_edge_columns(one.edges),
+        " ".join(one.edges.edge_type): {
+            "source": one.edges.rules.source,
+            "destination": one.edges.rules.destination,
+            **record_of(one.edges.source.spec, one.edges.rules.columns, one.edges.encoders),
         }
         for one in edges
     }
     return json.dumps(content, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
-
-
-def _edge_columns(edges: EdgeImport) -> dict[str, Any]:
-    """Return the record of the columns and times of an edge type."""
-    columns = edges.reader.rules.columns
-    return {
-        "columns": [
-            {"name": name, "column": columns[name].column or name, **stored(encoder)}
-            for name, encoder in edges.encoders.items()
-        ],
-        **time_record(edges.reader.source.spec),
-        **raw_record(columns),
-    }
 
 
 def import_tables(

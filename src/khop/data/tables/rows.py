@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -130,6 +130,16 @@ class TableRows:
 
 
 Piece = Callable[[], TableRows]  # from any thread
+
+
+def pieces_of(name: str, batches: Iterable[Any]) -> Iterator[Piece]:
+    """Yield the record batches of a file or a table, which have been read, with the places of their rows."""
+    first = 0
+    for batch in batches:
+        yield partial(TableRows, batch, Place(name, None, first))
+        first += batch.num_rows
+
+
 _VALID: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # checked columns by table
 
 

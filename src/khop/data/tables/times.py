@@ -55,12 +55,10 @@ def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
     raise ValueError(f"{key}: is {dtype}, which is not a time; give a column of timestamps, integers or text")
 
 
-EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-
-
 def epoch_unit(low: float, high: float) -> Unit | None:
     """Return the unit of epoch times by their range, 1973 to 2100."""
-    return next((unit for unit in UNITS if 1e8 * EPOCHS[unit] <= low <= high <= 4.1e9 * EPOCHS[unit]), None)
+    units = ((unit, PER_SECOND[unit]) for unit in UNITS)
+    return next((unit for unit, second in units if 1e8 * second <= low <= high <= 4.1e9 * second), None)
 
 
 def found_unit(array: Any) -> Unit | None:
