@@ -177,37 +177,30 @@ class DatabaseTable:
 
     def _refuse_mixed(self, column: str) -> None:
         """Raise ValueError for a column of SQLite with text and numbers, or with inexact numbers."""
-        types = self.types.get(column, {})
-        if set(types) == {"integer", "real"}:
-            return self._refuse_inexact(column)
+        types, name, order = self.types.get(column, {}), quoted(column), quoted(self.order_by)
         if len(types) < 2:
-            return None
-        rare = min(types, key=lambda type_: types[type_])
-        (value,) = self.snapshot.rows(
-            f"SELECT {quoted(self.order_by)} FROM {self.place} WHERE typeof({quoted(column)}) = "
-            f"{literal(rare)} ORDER BY 1 LIMIT 1"
-        )[0]
-        counts = ", ".join(f"{count:,} of {type_}" for type_, count in types.items())
-        raise ValueError(
-            f"{self.key}: column {column!r} of {self.name} has values of several types ({counts}); the first "
-            f"of {rare} is in the row with {self.order_by} = {value!r}; correct it, or give a view with "
-            f"CAST({column} AS TEXT)"
-        )
-
-    def _refuse_inexact(self, column: str) -> None:
-        """Raise ValueError for an integer that changes if it is read as a real, as those of other rows."""
+            return
+        is_real = _type(types) == "real"  # an integer beyond 2**53 would change
+        rare = "integer" if is_real else min(types, key=lambda type_: types[type_])
+        beyond = f" AND {name} NOT BETWEEN {-(2**53)} AND {2**53}" if is_real else ""
         found = self.snapshot.rows(
-            f"SELECT {quoted(self.order_by)}, {quoted(column)} FROM {self.place} WHERE "
-            f"typeof({quoted(column)}) = 'integer' AND {quoted(column)} NOT BETWEEN {-(2**53)} AND {2**53} "
+            f"SELECT {order}, {name} FROM {self.place} WHERE typeof({name}) = {literal(rare)}{beyond} "
             "ORDER BY 1 LIMIT 1"
         )
-        if found:
-            row, value = found[0]
-            raise ValueError(
-                f"{self.key}: column {column!r} of {self.name} is {value} in the row with {self.order_by} = "
-                f"{row!r}: not exact as a real, which other rows have; correct it, or give a view with "
-                f"CAST({column} AS TEXT)"
-            )
+        if not found:
+            return
+        row, value = found[0]
+        place = f"in the row with {self.order_by} = {row!r}"
+        counts = ", ".join(f"{count:,} of {type_}" for type_, count in types.items())
+        problem = (
+            f"is {value} {place}: not exact as a real, which other rows have"
+            if is_real
+            else f"has values of several types ({counts}); the first of {rare} is {place}"
+        )
+        raise ValueError(
+            f"{self.key}: column {column!r} of {self.name} {problem}; correct it, or give a view with "
+            f"CAST({column} AS TEXT)"
+        )
 
 
 def _cast(type_: str) -> str:

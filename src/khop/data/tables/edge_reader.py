@@ -193,11 +193,6 @@ class EdgeReader:
         """True if the edges or nodes at their ends have times."""
         return self.has_times or any(end in self.node_times for _, end in self.ends)
 
-    def known(self, rows: TableRows) -> npt.NDArray[np.bool_]:
-        """Return the rows with a node at both ends."""
-        sources, destinations = self.found(rows)
-        return (sources >= 0) & (destinations >= 0)
-
     def latest(self, rows: TableRows) -> Int64s | None:
         """Return the latest time of each edge and its two nodes; None if none of them has times."""
         (source, _, destination), times = self.edge_type, self.times(rows)
@@ -316,7 +311,7 @@ def fitted_columns(reader: EdgeReader) -> dict[str, ColumnEncoder]:
     for whole in in_order(pieces, reader.threads):
         rows, _ = reader.without_nulls(whole)
         if reader.rules.orphans == "drop":
-            rows = rows.keep(reader.known(rows))
+            rows = rows.keep(np.min(reader.found(rows), axis=0) >= 0)
         parts = reader.parts(rows)
         allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
         times = None if reader.cut_offs is None else reader.latest(rows)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from khop.arguments import path_of, whole_number
 from khop.data.tables.databases import database_of
@@ -287,6 +286,7 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: ImportFolder) -
     """Write the edges of a type and their reverses to files, which are sorted later."""
     number, name = len(work.timed), " ".join(edge_type)
     touched = {end: np.zeros_like(work.touched[end]) for end in (edge_type[0], edge_type[2])}
+    files = {end: stages.runs / f"{number}-{end}.npy" for end in touched}
     edges = edge_reader(work, edge_type, touched)
     work.timed[edge_type] = edges.is_timed
     spilled: list[EdgeRuns] = []
@@ -299,7 +299,9 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: ImportFolder) -
         if edges.rules.orphans == "refuse":
             edges.counted.refuse_orphans()
         for end, nodes in touched.items():
-            _keep(_touched_file(stages, number, end), nodes)
+            with naming(files[end]), files[end].open("wb") as file:
+                np.save(file, nodes)
+                flush(file)
         return {
             "encoders": {column: stored(encoder) for column, encoder in edges.encoders.items()},
             "runs": [one.save() for one in spilled],
@@ -313,19 +315,9 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: ImportFolder) -
         for one, state in zip(spilled, done["runs"], strict=True):
             one.load(state)
     for end in touched:
-        work.touched[end] |= np.load(_touched_file(stages, number, end))
+        work.touched[end] |= np.load(files[end])
     work.notes.extend(done["notes"])
     return _SpilledEdges(edges, tuple(spilled), number)
-
-
-def _touched_file(stages: ImportFolder, number: int, node_type: str) -> Path:
-    return stages.runs / f"{number}-{node_type}.npy"
-
-
-def _keep(path: Path, array: npt.NDArray[Any]) -> None:
-    with naming(path), path.open("wb") as file:
-        np.save(file, array)
-        flush(file)
 
 
 def _runs(work: ImportState, edges: EdgeReader, path: Path) -> list[EdgeRuns]:
@@ -386,30 +378,29 @@ def _write_nodes(
     work: ImportState, node_type: str, writer: FolderWriter, stages: ImportFolder
 ) -> tuple[NodeEntry, Mapping[str, Any]]:
     """Write the ids and columns of a node type in a stage; also return its part of the document."""
-    number = list(work.spec.nodes).index(node_type)
-    done = _written(writer, stages, f"nodes-{number}", partial(_nodes, work, node_type, writer))
+    of_type = work.ids[node_type]
+    timed = [edge_type for edge_type, is_timed in work.timed.items() if is_timed]
+
+    def write() -> dict[str, Any]:
+        count, kept = len(of_type.table), _write_ids(work, node_type, writer)
+        if node_type not in work.sources:
+            entry = NodeEntry(node_type, count, ids=kept)
+            return {"entry": asdict(entry), "document": {"id": {"kind": of_type.kind}}, "notes": []}
+        work.meter.begin(f"columns of {node_type}")
+        is_touched = work.cut_offs is not None and any(node_type in (t[0], t[2]) for t in timed)
+        reader = node_reader(work, node_type, work.touched[node_type] if is_touched else None)
+        entry, document, unknown = write_nodes(reader, count, writer)
+        notes = work.sources[node_type].left_out
+        for name, rows in unknown.items():
+            if rows:
+                of_label = "labels of classes that are not in training"
+                what = of_label if name == LABEL else f"rows with {_LACKED}"
+                notes.append(f"{node_type}.{name}: {rows:,} {what}")
+        return {"entry": asdict(replace(entry, ids=kept)), "document": document, "notes": notes}
+
+    done = _written(writer, stages, f"nodes-{list(work.spec.nodes).index(node_type)}", write)
     work.notes.extend(done["notes"])
     return node_entry(done["entry"]), done["document"]
-
-
-def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> dict[str, Any]:
-    count, of_type = len(work.ids[node_type].table), work.ids[node_type]
-    kept = _write_ids(work, node_type, writer)
-    if node_type not in work.sources:
-        entry = NodeEntry(node_type, count, ids=kept)
-        return {"entry": asdict(entry), "document": {"id": {"kind": of_type.kind}}, "notes": []}
-    work.meter.begin(f"columns of {node_type}")
-    is_touched = work.cut_offs is not None and any(
-        is_timed and node_type in (edge_type[0], edge_type[2]) for edge_type, is_timed in work.timed.items()
-    )
-    reader = node_reader(work, node_type, work.touched[node_type] if is_touched else None)
-    entry, document, unknown = write_nodes(reader, count, writer)
-    notes = work.sources[node_type].left_out
-    for name, rows in unknown.items():
-        if rows:
-            what = "labels of classes that are not in training" if name == LABEL else f"rows with {_LACKED}"
-            notes.append(f"{node_type}.{name}: {rows:,} {what}")
-    return {"entry": asdict(replace(entry, ids=kept)), "document": document, "notes": notes}
 
 
 def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
