@@ -148,7 +148,9 @@ CSV = [
         r"nodes.user.columns.age: no column 'age' in users.csv; there are id, town",
     ),
     users("other case", USERS.replace(b"age", b"Age"), r"no column 'age' in users.csv; did you mean Age\?"),
-    users("NUL in header", b"i\0d,age,city\nu1,1,a\n", r"users.csv, line 1: has a NUL byte; give encoding"),
+    users(
+        "NUL in header", b"i\0d,age,city\nu1,1,a\n", r"line 1: has a NUL byte; correct the line, or give enc"
+    ),
     users("Latin-1 after 1 MB", MANY_USERS + b"w,1,\xe9\n", r"users.csv, line 200032: invalid UTF-8"),
     Case(
         "no such zone",
