@@ -24,6 +24,7 @@ from khop.errors import REMEDY
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import check_ids
 from khop.kernels.memory import empty_rows, pooled
+from khop.kernels.philox import signed
 
 SMALL_DTYPES = (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
 
@@ -58,8 +59,8 @@ class Shards:
     """
 
     pieces: tuple[Tensor, ...]
-    # int64 (1 + pieces) on the reading GPU: rows of each piece but the last, then the distance of each piece
-    # from the first, in units of 16 bytes
+    # int64 (2 + pieces) on the reading GPU: rows of each piece but the last, the bits of 2^64 - 1 divided by
+    # them, then the distance of each piece from the first, in units of 16 bytes
     layout: Tensor
 
     @classmethod
@@ -74,7 +75,8 @@ class Shards:
             )
         if any(piece.shape[0] != first.shape[0] for piece in pieces[:-1]):
             raise ValueError("shards: all but the last must have the same number of rows")
-        layout = [max(1, first.shape[0]), *(distance // 16 for distance in distances)]
+        rows = max(1, first.shape[0])
+        layout = [rows, signed(((1 << 64) - 1) // rows), *(distance // 16 for distance in distances)]
         return cls(tuple(pieces), torch.tensor(layout, dtype=torch.int64, device=device))
 
     @property

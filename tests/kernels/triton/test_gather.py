@@ -22,7 +22,7 @@ from khop.kernels.gather import (
 from khop.kernels.memory import empty_rows
 from khop.kernels.triton.gather import PINNED_PROGRAMS
 from khop.kernels.triton.launch import launch
-from khop.kernels.triton.rows import DeviceRows, Slots, draw_ids, row_edges
+from khop.kernels.triton.rows import DeviceRows, Slots, draw_ids, piece_of, row_edges
 from khop.kernels.triton.tiles import MOST_COLUMNS, Tiles, row_span, tile
 from support.examples import few
 from support.triton_rows import DEVICE
@@ -139,6 +139,34 @@ def test_shards_are_read_as_one_table(dtype: torch.dtype, pieces: int) -> None:
         )[0],
         table[IDS],
     )
+
+
+@triton.jit
+def find_pieces(
+    layout: tl.tensor, ids: tl.tensor, rows: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr
+) -> None:
+    at = tl.arange(0, BLOCK)
+    id = tl.load(ids + at, mask=at < count, other=0)
+    _, row = piece_of(layout, id, at < count)
+    tl.store(rows + at, row, mask=at < count)
+
+
+@given(
+    rows_each=st.one_of(
+        st.integers(1, 100), st.integers(1, 1 << 40), st.integers((1 << 31) - 2, (1 << 31) + 2)
+    ),
+    pieces=st.integers(1, 64),
+    near=st.lists(st.tuples(st.integers(0, 63), st.integers(-2, 2)), min_size=1, max_size=16),
+)
+def test_the_piece_of_a_row_is_exact(rows_each: int, pieces: int, near: list[tuple[int, int]]) -> None:
+    """A reciprocal replaces the division; tables of any size fit."""
+    piece = torch.zeros(1, dtype=torch.int8, device=DEVICE).expand(rows_each)
+    shards = Shards.of([piece] * pieces, DEVICE)
+    wanted = [min(max(0, number % pieces * rows_each + by), pieces * rows_each - 1) for number, by in near]
+    ids = torch.tensor(wanted, device=DEVICE)
+    rows = torch.full_like(ids, -1)
+    launch(find_pieces, 1, rows, shards.layout, ids, rows, ids.numel(), BLOCK=16)
+    assert rows.tolist() == [id % rows_each for id in wanted]
 
 
 def test_shards_that_do_not_fit_are_refused() -> None:

@@ -395,11 +395,7 @@ VARIANTS = (
         Variant(f"weighted {k}, everything", distinct_in_tile, _TYPES, {**_WHOLE, **_tile(k)}, _warps(k))
         for k in (15, 25, MOST_PICKS)
     ),
-    # The division by the entries of a piece spills on sm_80.
-    Variant(
-        *("weighted, replacement, divided", repeated, _TYPES, {**_DIVIDED, "BLOCK": _SLOTS}),
-        most_spilled=8,
-    ),
+    Variant("weighted, replacement, divided", repeated, _TYPES, {**_DIVIDED, "BLOCK": _SLOTS}),
     Variant(
         *("weighted 10, divided", distinct_in_registers, _TYPES),
         {**_DIVIDED, "K": 10, "BLOCK": _ROWS},
