@@ -11,11 +11,6 @@
 namespace khop {
 namespace {
 
-template <class G>
-struct SumOf {
-  typename G::Value sum;
-};
-
 // The final operation on a row's sum.
 enum class Result { sum, mean };
 

@@ -12,8 +12,8 @@ namespace khop {
 // Edges of a batch, with 32-bit ids. Wider ids that fit are narrowed before.
 using Edges = Csc<std::int32_t>;
 
-// out[row] = sum of x[index] over the row's edges, in edge order; 0 for a row without edges. x and out have `width` columns;
-// offsets and indices are in range.
+// out[row] = sum of x[index] over the row's edges, in the order of RunSums (segment_rows.h); 0 for a row without edges. x and out
+// have `width` columns; offsets and indices are in range.
 // BFloat16 and Float16 are summed in float32. The same bits for any number of threads and any instruction set.
 template <class T>
 void segment_sum(const T* x, std::int64_t width, Edges edges, T* out, int threads);

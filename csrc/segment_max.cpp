@@ -73,16 +73,11 @@ struct Max {
   KHOP_INLINE void prefetch(std::int64_t source) const { prefetch_row(x + source * width, width); }
 };
 
-template <class G>
-struct GradientOf {
-  typename G::Value sum;
-};
-
 template <class T>
 struct MaxGradient {
   static constexpr int kMostBytes = 32;
   template <class G>
-  using State = GradientOf<G>;
+  using State = SumOf<G>;
 
   const T* gradient;
   std::int64_t width;
@@ -91,14 +86,14 @@ struct MaxGradient {
 
   // In transposed edges, an edge's source is a row of the output, and its row the source that may have won there.
   template <class G>
-  KHOP_INLINE void take(GradientOf<G>& state, const Edge& edge, std::int64_t column) const {
+  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, std::int64_t column) const {
     if (edge.repeated) return;  // only one of parallel edges has won
     const std::int64_t at = edge.source * width + column;
     const auto won = Ids<G>::load(winners + at) == static_cast<std::int32_t>(edge.row);
     state.sum += won ? G::load(gradient + at) : typename G::Value{};
   }
   template <class G>
-  KHOP_INLINE void finish(const GradientOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
+  KHOP_INLINE void finish(const SumOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
     G::store(out + row * width + column, state.sum);
   }
   KHOP_INLINE void prefetch(std::int64_t source) const {

@@ -10,26 +10,39 @@ namespace {
 
 constexpr std::int64_t kLanes = 8;
 
-// The rows of out begin as zeros.
+// Sets the rows of out, of `width` numbers, to sums over their edges in the order of RunSums: add(edge, sum) adds an edge.
+template <class T, class Add>
+KHOP_INLINE void sum_in_runs(const Edges* edges, std::int64_t width, std::int64_t begin, std::int64_t end, T* out, Add&& add) {
+  RunSums<T> sums(width);
+  for (std::int64_t row = begin; row < end; ++row) {
+    T* const mine = out + row * width;
+    const std::int64_t first = edges->indptr[row], last = edges->indptr[row + 1];
+    std::int64_t edge = first;
+    do {
+      std::fill(mine, mine + width, T{});
+      for (const std::int64_t stop = std::min(edge + kRun, last); edge < stop; ++edge) add(edge, mine);
+      if (last - first <= kRun) continue;
+      const T* const sum = sums.add(mine, edge - first, last - first);
+      if (sum != nullptr) std::copy(sum, sum + width, mine);
+    } while (edge < last);
+  }
+}
+
 template <class T>
 struct Mixture {
   static KHOP_INLINE void run(const T* x, std::int64_t width, const T* weights, std::int64_t bases, const Edges* edges,
                               std::int64_t begin, std::int64_t end, T* out) {
     const std::int64_t* indptr = edges->indptr.data();
     const std::int32_t* indices = edges->indices.data();
-    for (std::int64_t row = begin; row < end; ++row) {
-      T* __restrict mine = out + row * bases * width;
-      std::fill(mine, mine + bases * width, T{});
-      for (std::int64_t edge = indptr[row]; edge < indptr[row + 1]; ++edge) {
-        if (edge + kAhead < indptr[end]) prefetch_row(x + indices[edge + kAhead] * width, width);
-        const T* __restrict source = x + indices[edge] * width;
-        for (std::int64_t basis = 0; basis < bases; ++basis) {
-          const T weight = weights[edge * bases + basis];
-          T* __restrict sum = mine + basis * width;
-          for (std::int64_t column = 0; column < width; ++column) sum[column] += weight * source[column];
-        }
+    sum_in_runs(edges, bases * width, begin, end, out, [&](std::int64_t edge, T* __restrict mine) KHOP_INLINED {
+      if (edge + kAhead < indptr[end]) prefetch_row(x + indices[edge + kAhead] * width, width);
+      const T* __restrict source = x + indices[edge] * width;
+      for (std::int64_t basis = 0; basis < bases; ++basis) {
+        const T weight = weights[edge * bases + basis];
+        T* __restrict sum = mine + basis * width;
+        for (std::int64_t column = 0; column < width; ++column) sum[column] += weight * source[column];
       }
-    }
+    });
   }
 };
 
@@ -37,20 +50,15 @@ template <class T>
 struct OfSources {
   static KHOP_INLINE void run(const T* gradient, std::int64_t width, const T* weights, std::int64_t bases, const Edges* edges,
                               const std::int32_t* positions, std::int64_t begin, std::int64_t end, T* out) {
-    const std::int64_t* indptr = edges->indptr.data();
     const std::int32_t* rows = edges->indices.data();
-    for (std::int64_t source = begin; source < end; ++source) {
-      T* __restrict sum = out + source * width;
-      std::fill(sum, sum + width, T{});
-      for (std::int64_t edge = indptr[source]; edge < indptr[source + 1]; ++edge) {
-        const T* __restrict of_row = gradient + rows[edge] * bases * width;
-        const T* of_edge = weights + positions[edge] * bases;
-        for (std::int64_t basis = 0; basis < bases; ++basis) {
-          const T weight = of_edge[basis];
-          for (std::int64_t column = 0; column < width; ++column) sum[column] += weight * of_row[basis * width + column];
-        }
+    sum_in_runs(edges, width, begin, end, out, [&](std::int64_t edge, T* __restrict sum) KHOP_INLINED {
+      const T* __restrict of_row = gradient + rows[edge] * bases * width;
+      const T* of_edge = weights + positions[edge] * bases;
+      for (std::int64_t basis = 0; basis < bases; ++basis) {
+        const T weight = of_edge[basis];
+        for (std::int64_t column = 0; column < width; ++column) sum[column] += weight * of_row[basis * width + column];
       }
-    }
+    });
   }
 };
 

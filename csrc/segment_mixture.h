@@ -10,13 +10,13 @@
 
 namespace khop {
 
-// out[row][basis] = sum of weights[edge][basis] * x[index] over the row's edges, in edge order; 0 for a row without edges. x has
-// `width` columns, a row of out `bases` * `width`. Offsets and indices are in range.
+// out[row][basis] = sum of weights[edge][basis] * x[index] over the row's edges, in the order of segment_sum; 0 without edges. x
+// has `width` columns, a row of out `bases` * `width`. Offsets and indices are in range.
 // The same bits for any number of threads and any instruction set.
 template <class T>
 void segment_mixture(const T* x, std::int64_t width, const T* weights, std::int64_t bases, Edges edges, T* out, int threads);
 
-// The gradient with respect to x, over the transposed edges: out[source] = sum over its edges, in order, and over the bases of
+// The gradient with respect to x, over the transposed edges: out[source] = sum over its edges, in that order, and the bases of
 // weights[position][basis] * gradient[row][basis]. `positions` are those of the edges in `weights`.
 template <class T>
 void segment_mixture_sources(const T* gradient, std::int64_t width, const T* weights, std::int64_t bases, Edges transposed,

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #pragma GCC diagnostic push
@@ -28,6 +29,7 @@ inline constexpr int kMostGroups = 8;
 #endif
 inline constexpr std::int64_t kAhead = 16;           // edges
 inline constexpr std::int64_t kChunk = 32;           // edges
+inline constexpr std::int64_t kRun = 512;            // edges that are added in order: see RunSums
 inline constexpr std::int64_t kPartBytes = 1 << 17;  // less is not worth a thread
 
 template <class T>
@@ -45,9 +47,45 @@ struct Edge {
   std::int64_t index;
 };
 
+// A tree of sums, the same on every device: each kRun edges of a row are added in order, beginning with 0, then each kRun of
+// these sums, and so on. A row with up to kRun edges does not need it.
+template <class Sum>
+class RunSums {
+ public:
+  explicit RunSums(std::int64_t size) : size_(static_cast<std::size_t>(size)) {}
+
+  // Adds the sums of the next run, after `done` of the row's `degree` edges. Returns those of the row after its last run, else
+  // null.
+  KHOP_INLINE Sum* add(const Sum* run, std::int64_t done, std::int64_t degree) {
+    std::int64_t span = kRun;  // edges of one of the sums that are added
+    for (std::size_t level = 0;; ++level, span *= kRun) {
+      if (level == levels_.size()) levels_.emplace_back(size_);
+      Sum* const sums = levels_[level].data();
+      const bool is_first = (done - 1) % (span * kRun) < span;
+      for (std::size_t at = 0; at < size_; ++at) sums[at] = is_first ? run[at] : sums[at] + run[at];
+      if (degree <= span * kRun) return done == degree ? sums : nullptr;
+      if (done % (span * kRun) != 0 && done != degree) return nullptr;
+      run = sums;
+    }
+  }
+
+ private:
+  std::size_t size_;
+  std::vector<std::vector<Sum>> levels_;
+};
+
+// The state of a Fold that adds.
+template <class G>
+struct SumOf {
+  typename G::Value sum;
+
+  KHOP_INLINE SumOf operator+(const SumOf& other) const { return {sum + other.sum}; }
+};
+
 // A Fold has, for groups G of columns beginning at `column`:
 //   kMostBytes                            of a group, see run_widest
-//   State<G>                              what is known of a row after some of its edges; begins as State<G>{}
+//   State<G>                              what is known of a row after some of its edges; begins as State<G>{}. SumOf<G>: the
+//                                         states of runs are added
 //   take(state, edge, column)             the next edge of the row
 //   finish(state, row, column, degree)    the row has ended
 //   prefetch(source)
@@ -59,22 +97,35 @@ class RowLoop {
   static KHOP_INLINE void run(const Fold* fold, const Edges* edges, std::int64_t width, std::int64_t begin,
                               std::int64_t end) {
     std::vector<State> partial(static_cast<std::size_t>(groups(width) + kTile - 1));
+    [[maybe_unused]] RunSums<State> sums(groups(width) + kTile - 1);
     const RowLoop loop{*fold, edges->indptr.data(), edges->indices.data(), width};
     const std::int64_t last_edge = loop.indptr_[end];
     for (std::int64_t row = begin; row < end; ++row) {
-      std::int64_t edge = loop.indptr_[row];
+      const std::int64_t first = loop.indptr_[row], end_of_row = loop.indptr_[row + 1];
+      State* states = partial.data();
+      std::int64_t edge = first;
+      bool is_done;
       do {
-        const std::int64_t stop = std::min(edge + kChunk, loop.indptr_[row + 1]);
+        const std::int64_t stop = std::min(edge + kChunk, end_of_row);
         for (std::int64_t next = edge + kAhead; next < std::min(stop + kAhead, last_edge); ++next) {
           fold->prefetch(loop.indices_[next]);
         }
-        loop.chunk(row, edge, stop, partial.data());
+        loop.chunk(row, edge, stop, states);
         edge = stop;
-      } while (edge < loop.indptr_[row + 1]);
+        is_done = edge == end_of_row;
+        if constexpr (kIsSum) {
+          const bool has_runs = end_of_row - first > kRun && states == partial.data();
+          if (has_runs && (is_done || (edge - first) % kRun == 0)) {
+            State* const sum = sums.add(states, edge - first, end_of_row - first);
+            if (sum != nullptr) states = sum, is_done = false;  // a chunk without edges finishes the row
+          }
+        }
+      } while (!is_done);
     }
   }
 
  private:
+  static constexpr bool kIsSum = std::is_same_v<State, SumOf<G>>;
   static constexpr int kGroupBytes = G::count == 1 ? kLeastTileBytes : sizeof(typename G::Value);
   static constexpr int kTile = std::min(kTileBytes / kGroupBytes, kMostGroups);  // groups
   static constexpr int kLeastTile = kLeastTileBytes / kGroupBytes;
@@ -102,18 +153,20 @@ class RowLoop {
   template <int size>
   KHOP_INLINE void tile(std::int64_t row, std::int64_t edge, std::int64_t stop, std::int64_t group, State* partial) const {
     const std::int64_t begin = indptr_[row], end = indptr_[row + 1];
+    const bool is_new = edge == begin || (kIsSum && edge < stop && (edge - begin) % kRun == 0);
+    const bool is_last = stop == end && !(kIsSum && edge < stop && end - begin > kRun);
     std::int64_t columns[size];
     State states[size];
     unrolled<size>([&](int i) KHOP_INLINED {
       columns[i] = std::min((group + i) * G::count, width_ - G::count);
-      states[i] = edge == begin ? State{} : partial[i];
+      states[i] = is_new ? State{} : partial[i];
     });
     for (; edge < stop; ++edge) {
       const bool first = edge == begin;
       const Edge taken{indices_[edge], row, first, !first && indices_[edge - 1] == indices_[edge], edge};
       unrolled<size>([&](int i) KHOP_INLINED { fold_.take(states[i], taken, columns[i]); });
     }
-    if (stop == end) {
+    if (is_last) {
       unrolled<size>([&](int i) KHOP_INLINED { fold_.finish(states[i], row, columns[i], end - begin); });
     } else {
       unrolled<size>([&](int i) KHOP_INLINED { partial[i] = states[i]; });
@@ -151,7 +204,7 @@ struct RowLoops {
   using Of = RowLoop<Fold, Group<T, bytes>>;
 };
 
-// Folds the edges of every row over `width` columns of T. One thread processes the edges of a row, in order.
+// Folds the edges of every row over `width` columns of T. One thread processes the edges of a row.
 template <class T, class Fold>
 void fold_rows(const Fold& fold, const Edges& edges, std::int64_t width, int threads) {
   constexpr std::int64_t least = kLeastTileBytes / sizeof(Accumulator<T>);

@@ -11,16 +11,11 @@
 namespace khop {
 namespace {
 
-template <class G>
-struct WeightedSumOf {
-  typename G::Value sum;
-};
-
 template <class T>
 struct WeightedSum {
   static constexpr int kMostBytes = 64;
   template <class G>
-  using State = WeightedSumOf<G>;
+  using State = SumOf<G>;
 
   const T* x;
   std::int64_t width;
@@ -31,7 +26,7 @@ struct WeightedSum {
   T* out;
 
   template <class G>
-  KHOP_INLINE void take(WeightedSumOf<G>& state, const Edge& edge, std::int64_t column) const {
+  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, std::int64_t column) const {
     const auto value = G::load(x + edge.source * width + column);
     const Accumulator<T>* of_edge = weights + edge.index * heads;
     if constexpr (G::count > 1) {
@@ -46,7 +41,7 @@ struct WeightedSum {
     state.sum += value * of_edge[head_of[column]];
   }
   template <class G>
-  KHOP_INLINE void finish(const WeightedSumOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
+  KHOP_INLINE void finish(const SumOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
     G::store(out + row * width + column, state.sum);
   }
   KHOP_INLINE void prefetch(std::int64_t source) const { prefetch_row(x + source * width, width); }

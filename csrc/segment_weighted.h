@@ -8,8 +8,8 @@
 
 namespace khop {
 
-// out[row] = sum of weights[edge][head of the column] * x[index] over the row's edges, in edge order; 0 for a row without edges.
-// The columns are split evenly among the heads. Offsets and indices are in range, and `heads` divides `width`.
+// out[row] = sum of weights[edge][head of the column] * x[index] over the row's edges, in the order of segment_sum; 0 without
+// edges. The columns are split evenly among the heads. Offsets and indices are in range, and `heads` divides `width`.
 // BFloat16 and Float16 are summed in float32. The same bits for any number of threads and any instruction set.
 template <class T>
 void segment_weighted_sum(const T* x, std::int64_t width, const Accumulator<T>* weights, std::int64_t heads, Edges edges, T* out,

@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::int64_t kSources = 50;
 
-// Rows of 0, 1, a few, and more edges than pass in one chunk; some edges repeat.
+// Rows of 0, 1, a few, and more edges than pass in one chunk or in one run; some edges repeat.
 struct ManyRows {
   ManyRows() {
-    for (int round = 0; round < 8; ++round) {
-      for (const int degree : {0, 1, 5, 32, 0, 33, 100}) {
+    for (int round = 0; round < 9; ++round) {
+      for (const int degree : {0, 1, 5, 32, 0, 33, round == 4 ? 512 : round == 8 ? 1100 : 100}) {
         for (int i = 0; i < degree; ++i) {
           indices.push_back(static_cast<std::int32_t>((indices.size() / 2 * 17 + indices.size() % 3) % kSources));
         }
@@ -43,20 +43,32 @@ std::vector<T> some_rows(std::int64_t rows, std::int64_t width) {
   return x;
 }
 
-// fold(sum, value, edge) over each row's edges, then end(sum, degree), one number at a time.
+// The sum of a row's numbers in the order of RunSums.
+template <class A>
+A in_runs(std::vector<A> numbers) {
+  do {
+    std::vector<A> sums(std::max<std::size_t>(1, (numbers.size() + 511) / 512));
+    for (std::size_t i = 0; i < numbers.size(); ++i) sums[i / 512] += numbers[i];
+    numbers = sums;
+  } while (numbers.size() > 1);
+  return numbers.front();
+}
+
+// The sums of fold(0, value, edge) over each row's edges, then end(sum, degree), one number at a time.
 template <class T, class Fold, class End>
 std::vector<T> one_by_one(const std::vector<T>& x, std::int64_t width, const std::vector<std::int64_t>& indptr,
                           const std::vector<std::int32_t>& indices, Fold fold, End end) {
   std::vector<T> out((indptr.size() - 1) * static_cast<std::size_t>(width));
   for (std::size_t row = 0; row + 1 < indptr.size(); ++row) {
     for (std::int64_t column = 0; column < width; ++column) {
-      khop::Accumulator<T> sum = 0;
+      std::vector<khop::Accumulator<T>> numbers;
       for (std::int64_t edge = indptr[row]; edge < indptr[row + 1]; ++edge) {
         const auto source = static_cast<std::int64_t>(indices[static_cast<std::size_t>(edge)]);
-        sum = fold(sum, khop::Single<T>::load(&x[static_cast<std::size_t>(source * width + column)]), source);
+        const auto value = khop::Single<T>::load(&x[static_cast<std::size_t>(source * width + column)]);
+        numbers.push_back(fold(khop::Accumulator<T>{0}, value, source));
       }
       khop::Single<T>::store(&out[row * static_cast<std::size_t>(width) + static_cast<std::size_t>(column)],
-                             end(sum, indptr[row + 1] - indptr[row]));
+                             end(in_runs(numbers), indptr[row + 1] - indptr[row]));
     }
   }
   return out;

@@ -402,17 +402,18 @@ def test_rows_are_converted_and_padded_at_once(dtype: torch.dtype, shape: tuple[
 
 
 @pytest.mark.core(1)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_kept_copies_of_weights_have_the_bits_of_autocast(has_bias: bool) -> None:
+def test_kept_copies_of_weights_have_the_bits_of_autocast(has_bias: bool, dtype: torch.dtype) -> None:
     """Two steps: the weights change in between, and only the first one converts them."""
     x = numbers(30, 33, seed=1).to(DEVICE)
     weights = [nn.Parameter(numbers(17, 33, seed=n).to(DEVICE)) for n in (2, 3)]
     bias = nn.Parameter(numbers(17, seed=4).to(DEVICE)) if has_bias else None
     operands = weights if bias is None else [*weights, bias]
-    gradient = numbers(30, 17, seed=5).to(DEVICE).bfloat16()
+    gradient = numbers(30, 17, seed=5).to(DEVICE, dtype)
 
     def step() -> list[Tensor]:
-        with torch.autocast(DEVICE.type, torch.bfloat16, cache_enabled=False):
+        with torch.autocast(DEVICE.type, dtype, cache_enabled=False):
             out = linear_sum([x, x], weights, bias, activation="relu")
         return [out.detach(), *torch.autograd.grad(out, operands, gradient)]
 
@@ -424,7 +425,7 @@ def test_kept_copies_of_weights_have_the_bits_of_autocast(has_bias: bool) -> Non
             with kept.used(), Lowered(weights) as lowered:
                 found = step()
             assert lowered.count == (2 if number == 0 else 0)
-            assert [tensor.dtype for tensor in found] == [torch.bfloat16, *[torch.float32] * len(operands)]
+            assert [tensor.dtype for tensor in found] == [dtype, *[torch.float32] * len(operands)]
             for ours, theirs in zip(found, expected, strict=True):
                 assert torch.equal(ours, theirs)
             with torch.no_grad():

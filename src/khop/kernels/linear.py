@@ -147,7 +147,7 @@ def aligned(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Return rows in a dtype, padded with zeros to a multiple of 16 bytes, as required by fast products.
 
     Rows are converted and copied at once. `F.pad` would fill the result with zeros first, and copy converted
-    rows.
+    rows. Padding that a gather leaves in memory is not used: behind a slice of wider rows are other numbers.
     """
     width, over = rows.shape[1], rows.shape[1] * dtype.itemsize % LOAD_BYTES
     if not over:

@@ -1,8 +1,8 @@
 """Sums, means and maxima of source rows over the in-edges of each destination, and rows at the ends of edges.
 
-Messages are not materialized, forward or backward: the gradient iterates over the transposed edges, so one
-thread sums each source row, in edge order. Results are bit-identical for any number of threads (torch's
-setting) and any instruction set.
+Messages are not materialized, forward or backward: the gradient iterates over the transposed edges. The
+order of sums is fixed: each 512 edges of a row are added in edge order, then each 512 of these sums, and so
+on. Results are bit-identical for any number of threads (torch's setting), any instruction set, and on a GPU.
 
 On a device, a batch of static shape has more `indices` than edges: entries after `indptr[-1]` are arbitrary
 and outside of all rows. They get an arbitrary row, and do not contribute to gradients. The host does not read
@@ -28,7 +28,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Sum `x[indices[indptr[i]:indptr[i + 1]]]` into row i, in edge order; 0 for rows without edges.
+    """Sum `x[indices[indptr[i]:indptr[i + 1]]]` into row i, in a fixed order; 0 for rows without edges.
 
     x is (sources, width), float32, float64, or bfloat16 and float16, which are summed in float32.
     Differentiable once, with respect to x. If x does not need a gradient, nothing is saved for the backward
@@ -364,7 +364,7 @@ class _EdgeRowsContext(FunctionCtx):
 
 
 class _RowsOfDestinations(torch.autograd.Function):
-    """The gradient of a row is summed over its edges in order, unlike that of `index_select`."""
+    """The gradient of a row is summed over its edges in a fixed order, unlike that of `index_select`."""
 
     @staticmethod
     def forward(ctx: _EdgeRowsContext, rows: Tensor, indptr: Tensor, num_edges: int) -> Tensor:

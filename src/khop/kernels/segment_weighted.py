@@ -1,7 +1,7 @@
 """Weighted sums of source rows over the in-edges of each destination, by head or by basis.
 
-Messages are not materialized, forward or backward. One thread sums each element in a fixed order, so results
-are bit-identical for any number of threads (torch's setting) and any instruction set.
+Messages are not materialized, forward or backward. The order of sums is that of `khop.kernels.segment`, so
+results are bit-identical for any number of threads (torch's setting) and any instruction set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from khop.kernels.segment import accumulator, check_segment, edge_rows, edges_of
 
 
 def segment_weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Sum `weights[e] * x[indices[e]]` over the edges e of each row, in edge order; 0 for rows without edges.
+    """Sum `weights[e] * x[indices[e]]` over the edges e of each row, in a fixed order; 0 without edges.
 
     x is (sources, width), float32, float64, or bfloat16 and float16, which are summed in float32. weights are
     (edges), or (edges, heads): the heads share the columns of x evenly, in order. Differentiable once, with
@@ -138,7 +138,7 @@ def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor)
     if has_torch_function_unary(x):
         result: Tensor = handle_torch_function(segment_mixture, (x,), x, weights, indptr, indices)
         return result
-    if engine(x.device) is Engine.TRITON:  # it also sums in edge order
+    if engine(x.device) is Engine.TRITON:  # it sums in the same order
         columns = weights.unbind(1)
         return torch.cat([segment_weighted_sum(x, one, indptr, indices) for one in columns], dim=1)
     if x.dtype != weights.dtype:  # bfloat16 and float16

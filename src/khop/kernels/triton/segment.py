@@ -1,4 +1,4 @@
-"""Sums and means of source rows in edge order, without atomics, bitwise equal to the CPU core."""
+"""Sums and means of source rows, without atomics, bitwise equal to the CPU core."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from torch import Tensor
 from khop.kernels.csc import Csc
 from khop.kernels.memory import accessible_width, empty_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.runs import RUN, add_runs, run_span, sums_of_runs
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
 AHEAD = 4  # source rows that are loaded before the first of them is added
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "room"])
 def sum_rows(
     x: tl.tensor,
     ids: tl.tensor,
     shares: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
+    sums: tl.tensor,
     out: tl.tensor,
     num_rows: tl.tensor,
+    room: tl.tensor,
+    OF_RUNS: tl.constexpr,
     MEAN: tl.constexpr,
     PITCH: tl.constexpr,
     OUT_PITCH: tl.constexpr,
@@ -36,17 +40,23 @@ def sum_rows(
 ) -> None:
     """Sum x[indices] over each row's edges; with shares, each times the share of its source.
 
-    With ids, source i is row ids[i] of x.
+    With ids, source i is row ids[i] of x. OF_RUNS: rows are the places of runs. `sums`: see `sums_of_runs`.
     """
     wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row, column = tile(WIDTH, ROWS, COLUMNS)
-    is_row, is_column = row < num_rows, (column < WIDTH)[None, :]
-    begin, degree = row_span(indptr, row, is_row)
+    is_column = (column < WIDTH)[None, :]
+    if OF_RUNS:
+        _, begin, degree = run_span(indptr, num_rows, row, 1)
+        is_row = degree > 0
+    else:
+        is_row = row < num_rows
+        begin, degree = row_span(indptr, row, is_row)
+    count = degree if sums is None else tl.where(degree > RUN, 0, degree)
     total = tl.zeros([ROWS, COLUMNS], wide)
-    for edge in range(0, tl.max(degree, 0), AHEAD):
+    for edge in range(0, tl.max(count, 0), AHEAD):
         values = ()
         for step in tl.static_range(AHEAD):
-            is_edge = edge + step < degree
+            is_edge = edge + step < count
             source = tl.load(indices + begin + edge + step, mask=is_edge, other=0).to(tl.int64)
             if ids is not None:
                 source = tl.load(ids + source, mask=is_edge, other=0)
@@ -58,6 +68,8 @@ def sum_rows(
         # A missing edge adds +0.0, which does not change a sum: sums begin with +0.0, so they are never -0.0.
         for step in tl.static_range(AHEAD):
             total += values[step]
+    if sums is not None:
+        total = add_runs(total, sums, room, begin, degree, column, WIDTH)
     if MEAN:
         divisor = tl.maximum(degree, 1).to(wide)[:, None] + tl.zeros([ROWS, COLUMNS], wide)
         total = total / divisor if wide == tl.float64 else tl.div_rn(total, divisor)
@@ -66,7 +78,7 @@ def sum_rows(
 
 
 def segment_sum(x: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
-    """Sum x[indices] over each row's edges, in edge order; 0 for rows without edges.
+    """Sum x[indices] over each row's edges; 0 for rows without edges.
 
     With ids, int64 (sources), it sums rows x[ids[indices]].
 
@@ -93,35 +105,54 @@ def _launched(x: Tensor, shares: Tensor | None, edges: Csc, ids: Tensor | None, 
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
     if out.numel():
         tiles = Tiles.of(min(accessible_width(x), accessible_width(out)), x.element_size())
-        operands = (x, ids, shares, edges.indptr, edges.indices, out, edges.num_rows)
-        constants = _constants(tiles, x.stride(0), out.stride(0), is_mean)
-        launch(sum_rows, tiles.programs(edges.num_rows), x, *operands, **constants)
+        operands, size = (x, ids, shares, edges.indptr, edges.indices), (edges.num_rows, edges.num_edges)
+        pitch = x.stride(0)
+
+        def sum_edges(sums: Tensor, programs: int) -> None:
+            constants = _constants(tiles, pitch, tiles.width, of_runs=True)
+            launch(sum_rows, programs, x, *operands, None, sums, *size, **constants)
+
+        sums = sums_of_runs(x, edges, tiles, sum_edges)
+        constants = _constants(tiles, pitch, out.stride(0), is_mean=is_mean)
+        launch(sum_rows, tiles.programs(edges.num_rows), x, *operands, sums, out, *size, **constants)
     return out
 
 
-def _constants(tiles: Tiles, pitch: int, out_pitch: int, is_mean: bool) -> dict[str, object]:
-    return {"MEAN": is_mean, "PITCH": pitch, "OUT_PITCH": out_pitch, "AHEAD": AHEAD, **tiles.constants}
+def _constants(
+    tiles: Tiles, pitch: int, out_pitch: int, *, of_runs: bool = False, is_mean: bool = False
+) -> dict[str, object]:
+    kind = {"OF_RUNS": of_runs, "MEAN": is_mean}
+    return {**kind, "PITCH": pitch, "OUT_PITCH": out_pitch, "AHEAD": AHEAD, **tiles.constants}
 
 
 def _variant(
-    dtype: torch.dtype, width: int, is_mean: bool, of: Literal["rows", "gradient", "table"]
+    dtype: torch.dtype,
+    width: int,
+    is_mean: bool,
+    of: Literal["rows", "gradient", "table"],
+    step: Literal["", "runs", "few edges"] = "",
 ) -> Variant:
     name = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}[dtype]
-    pitch = padded_pitch(width, dtype)
+    wide = "*fp64" if name == "fp64" else "*fp32"
+    pitch, has_runs = padded_pitch(width, dtype), step == ""
+    named = "" if of == "rows" else f", {of}"
     return Variant(
-        f"segment {'mean' if is_mean else 'sum'} {name} {width}" + ("" if of == "rows" else f", {of}"),
+        f"segment {'mean' if is_mean else 'sum'} {name} {width}{named}" + (f", {step}" if step else ""),
         sum_rows,
         {
-            **dict.fromkeys(("x", "out"), f"*{name}"),
-            "shares": "*fp64" if name == "fp64" else "*fp32",
+            **{"x": f"*{name}", "out": wide if step == "runs" else f"*{name}"},
+            **dict.fromkeys(("shares", "sums"), wide),
             **dict.fromkeys(("indptr", "ids"), "*i64"),
             "indices": "*i32",
-            "num_rows": "i32",
+            **dict.fromkeys(("num_rows", "room"), "i32"),
         },
         {
             **({} if of == "gradient" else {"shares": None}),
             **({} if of == "table" else {"ids": None}),
-            **_constants(Tiles.of(pitch, dtype.itemsize), pitch, pitch, is_mean),
+            **({} if has_runs else {"sums": None}),
+            **_constants(
+                *(Tiles.of(pitch, dtype.itemsize), pitch, pitch), of_runs=step == "runs", is_mean=is_mean
+            ),
         },
         vector_bits=128,
     )
@@ -131,8 +162,12 @@ _WIDTHS = ((torch.float32, 256), (torch.float32, 100), (torch.bfloat16, 256), (t
 VARIANTS = (
     *(_variant(dtype, width, is_mean, "rows") for dtype, width in _WIDTHS for is_mean in (True, False)),
     *(_variant(dtype, width, False, "gradient") for dtype, width in _WIDTHS),
+    *(_variant(dtype, width, False, "gradient", "runs") for dtype, width in _WIDTHS),
     *(_variant(dtype, width, True, "table") for dtype, width in _WIDTHS),
     _variant(torch.float32, 100, False, "table"),
+    _variant(torch.float32, 100, True, "rows", "few edges"),
+    _variant(torch.bfloat16, 256, False, "table", "runs"),
     _variant(torch.float64, 100, True, "rows"),
     _variant(torch.float64, 100, False, "gradient"),
+    _variant(torch.float64, 100, False, "gradient", "runs"),
 )

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from khop.kernels.csc import Csc
 from khop.kernels.memory import empty_rows
-from khop.kernels.triton.launch import TritonKernel, Variant, launch
+from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.runs import RUN, add_runs, run_span, sums_of_runs
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
 
@@ -50,40 +51,57 @@ def max_rows(
         tl.store(winners + at, winner, mask=is_inside)
 
 
-@triton.jit(do_not_specialize=["num_sources"])
+@triton.jit(do_not_specialize=["num_sources", "room"])
 def max_rows_gradient(
     gradient: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
     winners: tl.tensor,
+    sums: tl.tensor,
     out: tl.tensor,
     num_sources: tl.tensor,
+    room: tl.tensor,
+    OF_RUNS: tl.constexpr,
     PITCH: tl.constexpr,
+    WINNER_PITCH: tl.constexpr,
     OUT_PITCH: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Sum for each source the gradients of the rows where it won; indptr and indices are transposed edges."""
+    """Sum for each source the gradients of the rows where it won; indptr and indices are transposed edges.
+
+    OF_RUNS: rows of `out` are the places of runs. `sums`: see `sums_of_runs`.
+    """
     wide = tl.float64 if gradient.dtype.element_ty == tl.float64 else tl.float32
-    source, column = tile(WIDTH, ROWS, COLUMNS)
-    is_source, is_column = source < num_sources, (column < WIDTH)[None, :]
-    begin, degree = row_span(indptr, source, is_source)
+    to, column = tile(WIDTH, ROWS, COLUMNS)
+    is_column = (column < WIDTH)[None, :]
+    if OF_RUNS:
+        source, begin, degree = run_span(indptr, num_sources, to, 1)
+        is_source = degree > 0
+        is_later = is_source & (begin > tl.load(indptr + source, mask=is_source, other=0))
+        previous = tl.load(indices + begin - 1, mask=is_later, other=-1)
+    else:
+        source, is_source = to, to < num_sources
+        begin, degree = row_span(indptr, source, is_source)
+        previous = tl.full([ROWS], -1, tl.int32)
+    count = degree if sums is None else tl.where(degree > RUN, 0, degree)
     total = tl.zeros([ROWS, COLUMNS], wide)
-    previous = tl.full([ROWS], -1, tl.int32)
-    for edge in range(0, tl.max(degree, 0)):
-        is_edge = edge < degree
+    for edge in range(0, tl.max(count, 0)):
+        is_edge = edge < count
         row = tl.load(indices + begin + edge, mask=is_edge, other=0)
         # Only one of parallel edges has won.
         is_read = (is_edge & (row != previous))[:, None] & is_column
         wide_row = row.to(tl.int64)[:, None]
-        winner = tl.load(winners + wide_row * OUT_PITCH + column[None, :], mask=is_read, other=-1)
+        winner = tl.load(winners + wide_row * WINNER_PITCH + column[None, :], mask=is_read, other=-1)
         has_won = is_read & (winner == source[:, None])
         # All columns are read: a mask per column would forbid wide loads.
         value = tl.load(gradient + wide_row * PITCH + column[None, :], mask=is_read, other=0).to(wide)
         total += tl.where(has_won, value, 0)
         previous = row
-    at = source[:, None] * OUT_PITCH + column[None, :]
+    if sums is not None:
+        total = add_runs(total, sums, room, begin, degree, column, WIDTH)
+    at = to[:, None] * OUT_PITCH + column[None, :]
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_source[:, None] & is_column)
 
 
@@ -111,32 +129,53 @@ def segment_max_gradient(gradient: Tensor, winners: Tensor, transposed: Csc) -> 
     out = empty_rows(transposed.num_rows, (gradient.shape[1],), gradient.dtype, gradient.device)
     if out.numel():
         tiles = Tiles.of(gradient.shape[1], gradient.element_size())
-        operands = (gradient, transposed.indptr, transposed.indices, winners, out, transposed.num_rows)
-        constants = {"PITCH": gradient.stride(0), "OUT_PITCH": out.stride(0), **tiles.constants}
-        launch(max_rows_gradient, tiles.programs(transposed.num_rows), gradient, *operands, **constants)
+        operands = (gradient, transposed.indptr, transposed.indices, winners)
+        size = (transposed.num_rows, transposed.num_edges)
+        constants = {"PITCH": gradient.stride(0), "WINNER_PITCH": winners.stride(0), **tiles.constants}
+
+        def sum_edges(sums: Tensor, programs: int) -> None:
+            of_runs = {"OF_RUNS": True, "OUT_PITCH": tiles.width, **constants}
+            launch(max_rows_gradient, programs, gradient, *operands, None, sums, *size, **of_runs)
+
+        sums = sums_of_runs(gradient, transposed, tiles, sum_edges)
+        of_rows = {"OF_RUNS": False, "OUT_PITCH": out.stride(0), **constants}
+        programs = tiles.programs(transposed.num_rows)
+        launch(max_rows_gradient, programs, gradient, *operands, sums, out, *size, **of_rows)
     return out
 
 
-def _variant(kernel: TritonKernel, dtype: torch.dtype, width: int, names: dict[str, str]) -> Variant:
-    """Return a variant with operands of a dtype, int64 offsets, int32 ids and the number of rows."""
+_TYPES = {
+    **{"indptr": "*i64", "indices": "*i32", "winners": "*i32"},
+    **dict.fromkeys(("num_rows", "num_sources", "room"), "i32"),
+}
+
+
+def _variants(dtype: torch.dtype, width: int) -> tuple[Variant, ...]:
     name = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}[dtype]
-    return Variant(
-        f"segment max {name} {width}" + (", gradient" if kernel is max_rows_gradient else ""),
-        kernel,
-        {**dict.fromkeys(("x", "gradient", "out"), f"*{name}"), **names},
-        {"PITCH": width, "OUT_PITCH": width, **Tiles.of(width, dtype.itemsize).constants},
-        vector_bits=128,
+    wide, what = "*fp64" if name == "fp64" else "*fp32", f"segment max {name} {width}"
+    types = {**dict.fromkeys(("x", "gradient", "out"), f"*{name}"), "sums": wide, **_TYPES}
+    constants = {"PITCH": width, "OUT_PITCH": width, **Tiles.of(width, dtype.itemsize).constants}
+    of_rows, of_runs = ({"OF_RUNS": each, "WINNER_PITCH": width, **constants} for each in (False, True))
+    return (
+        Variant(what, max_rows, types, constants, vector_bits=128),
+        Variant(f"{what}, gradient", max_rows_gradient, types, of_rows, vector_bits=128),
+        Variant(
+            f"{what}, gradient, runs",
+            max_rows_gradient,
+            {**types, "out": wide},
+            {"sums": None, **of_runs},
+            vector_bits=128,
+        ),
     )
 
 
-_IDS = {"indptr": "*i64", "indices": "*i32", "winners": "*i32"}
 VARIANTS = tuple(
-    _variant(kernel, dtype, width, {**_IDS, number: "i32"})
+    variant
     for dtype, width in (
         (torch.float32, 256),
         (torch.bfloat16, 256),
         (torch.float32, 64),
         (torch.float64, 64),
     )
-    for kernel, number in ((max_rows, "num_rows"), (max_rows_gradient, "num_sources"))
+    for variant in _variants(dtype, width)
 )

@@ -10,21 +10,25 @@ from torch import Tensor
 from khop.kernels.csc import Csc
 from khop.kernels.memory import empty_rows
 from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.runs import RUN, add_runs, run_span, sums_of_runs
 from khop.kernels.triton.tiles import THREADS, Tiles, row_span, tile
 
 # kDotLanes of csrc/segment_weighted.h
 DOT_LANES = {torch.float32: 16, torch.bfloat16: 16, torch.float16: 16, torch.float64: 8}
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "room"])
 def weighted_sum_rows(
     x: tl.tensor,
     ids: tl.tensor,
     weights: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
+    sums: tl.tensor,
     out: tl.tensor,
     num_rows: tl.tensor,
+    room: tl.tensor,
+    OF_RUNS: tl.constexpr,
     HEADS: tl.constexpr,
     PITCH: tl.constexpr,
     OUT_PITCH: tl.constexpr,
@@ -32,15 +36,24 @@ def weighted_sum_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Sum weights * x[indices] over each row's edges. With ids, source i is row ids[i] of x."""
+    """Sum weights * x[indices] over each row's edges. With ids, source i is row ids[i] of x.
+
+    OF_RUNS: rows are the places of runs. `sums`: see `sums_of_runs`.
+    """
     wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row, column = tile(WIDTH, ROWS, COLUMNS)
-    is_row, is_column = row < num_rows, (column < WIDTH)[None, :]
+    is_column = (column < WIDTH)[None, :]
     head = column // (WIDTH // HEADS)
-    begin, degree = row_span(indptr, row, is_row)
+    if OF_RUNS:
+        _, begin, degree = run_span(indptr, num_rows, row, 1)
+        is_row = degree > 0
+    else:
+        is_row = row < num_rows
+        begin, degree = row_span(indptr, row, is_row)
+    count = degree if sums is None else tl.where(degree > RUN, 0, degree)
     total = tl.zeros([ROWS, COLUMNS], wide)
-    for edge in range(0, tl.max(degree, 0)):
-        is_edge = edge < degree
+    for edge in range(0, tl.max(count, 0)):
+        is_edge = edge < count
         is_read = is_edge[:, None] & is_column
         source = tl.load(indices + begin + edge, mask=is_edge, other=0).to(tl.int64)
         if ids is not None:
@@ -50,6 +63,8 @@ def weighted_sum_rows(
         total += value * tl.load(
             weights + (begin + edge)[:, None] * HEADS + head[None, :], mask=is_read, other=0
         )
+    if sums is not None:
+        total = add_runs(total, sums, room, begin, degree, column, WIDTH)
     at = row[:, None] * OUT_PITCH + column[None, :]
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column)
 
@@ -94,7 +109,7 @@ def dots_of_edges(
 
 
 def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
-    """Sum weights * x[indices] over each row's edges, in edge order; 0 for rows without edges.
+    """Sum weights * x[indices] over each row's edges; 0 for rows without edges.
 
     With ids, int64 (sources), it sums rows x[ids[indices]].
 
@@ -106,10 +121,17 @@ def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc, ids: Tensor | N
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
     if out.numel():
         tiles = Tiles.of(x.shape[1], x.element_size())
-        operands = (x, ids, weights, edges.indptr, edges.indices, out, edges.num_rows)
-        pitches = {"PITCH": x.stride(0), "OUT_PITCH": out.stride(0)}
-        constants = {"HEADS": weights.shape[1], **pitches, **tiles.constants}
-        launch(weighted_sum_rows, tiles.programs(edges.num_rows), x, *operands, **constants)
+        operands, size = (x, ids, weights, edges.indptr, edges.indices), (edges.num_rows, edges.num_edges)
+        constants = {"HEADS": weights.shape[1], "PITCH": x.stride(0), **tiles.constants}
+
+        def sum_edges(sums: Tensor, programs: int) -> None:
+            of_runs = {"OF_RUNS": True, "OUT_PITCH": tiles.width, **constants}
+            launch(weighted_sum_rows, programs, x, *operands, None, sums, *size, **of_runs)
+
+        sums = sums_of_runs(x, edges, tiles, sum_edges)
+        of_rows = {"OF_RUNS": False, "OUT_PITCH": out.stride(0), **constants}
+        programs = tiles.programs(edges.num_rows)
+        launch(weighted_sum_rows, programs, x, *operands, sums, out, *size, **of_rows)
     return out
 
 
@@ -129,7 +151,7 @@ def segment_weighted_sum_gradient(x: Tensor, gradient: Tensor, heads: int, edges
     return out
 
 
-_POINTERS = {"indptr": "*i64", "indices": "*i32", "num_rows": "i32"}
+_POINTERS = {"indptr": "*i64", "indices": "*i32", "num_rows": "i32", "room": "i32"}
 
 
 def _variants(dtype: torch.dtype, width: int, heads: int) -> tuple[Variant, ...]:
@@ -138,18 +160,14 @@ def _variants(dtype: torch.dtype, width: int, heads: int) -> tuple[Variant, ...]
     what = f"segment weighted sum {name} {width}, {heads} heads"
     tiles, lanes = Tiles.of(width, dtype.itemsize), DOT_LANES[dtype]
     rows = {"x": f"*{name}", "gradient": f"*{name}", **_POINTERS}
+    of_sums = {**rows, "ids": "*i64", **dict.fromkeys(("weights", "sums"), f"*{wide}"), "out": f"*{name}"}
+    constants = {"HEADS": heads, "PITCH": width, "OUT_PITCH": width, **tiles.constants}
+    of_rows, of_runs = {"OF_RUNS": False, **constants}, {"OF_RUNS": True, "sums": None, **constants}
     return (
+        Variant(what, weighted_sum_rows, of_sums, {"ids": None, **of_rows}),
+        Variant(f"{what}, table", weighted_sum_rows, of_sums, of_rows),
         Variant(
-            what,
-            weighted_sum_rows,
-            {**rows, "weights": f"*{wide}", "out": f"*{name}"},
-            {"ids": None, "HEADS": heads, "PITCH": width, "OUT_PITCH": width, **tiles.constants},
-        ),
-        Variant(
-            f"{what}, table",
-            weighted_sum_rows,
-            {**rows, "ids": "*i64", "weights": f"*{wide}", "out": f"*{name}"},
-            {"HEADS": heads, "PITCH": width, "OUT_PITCH": width, **tiles.constants},
+            *(f"{what}, runs", weighted_sum_rows, {**of_sums, "out": f"*{wide}"}, {"ids": None, **of_runs})
         ),
         Variant(
             f"{what}, gradient of weights",

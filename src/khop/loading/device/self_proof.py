@@ -25,7 +25,7 @@ from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.gather import Copies, GatheredColumn, Shards, gather_columns
 from khop.kernels.memory import empty_rows
 from khop.kernels.sample_reference import sample_smallest_reference
-from khop.kernels.segment import segment_max, segment_mean, segment_sum, transpose
+from khop.kernels.segment import segment_max, segment_mean, segment_sum, sum_rows, transpose
 from khop.kernels.segment_attention import segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
 from khop.kernels.triton.sample_smallest import LONG_ROW, SourceOrder
@@ -319,15 +319,18 @@ def _with_gradient(
 
 
 def _hub(device: torch.device, by: By) -> Iterator[Compared]:
-    """Compare transposed edges, most of which have the same source."""
+    """Compare transposed edges, most of which have the same source, and sums over them."""
     indices = torch.zeros(3 * RUN, dtype=torch.int32)
     indices[::4] = torch.arange(1, indices[::4].numel() + 1, dtype=torch.int32) % NODES
     indptr = torch.arange(0, indices.numel() + 1, 3)
+    x = _numbers(indptr.numel() - 1, WIDTH)
     wanted = transpose(indptr, indices, NODES)
     with by():
         found = transpose(indptr.to(device), indices.to(device), NODES)
+        sums = sum_rows(x.to(device), found)
     yield Compared("transpose", found.indptr, wanted.indptr)
     yield Compared("transpose", found.indices, wanted.indices)
+    yield Compared("segment", sums, sum_rows(x, wanted))
 
 
 def _softmax(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
