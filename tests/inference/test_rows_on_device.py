@@ -19,14 +19,17 @@ from khop.batch import Adjacency
 from khop.graph.rule import Rule
 from khop.graph.store import CscGraph
 from khop.inference import rows_on_device
+from khop.inference.node_outputs import ExactDraws, Layers
 from khop.inference.rows_on_device import DeviceChunks
 from khop.inference.stages import ChunkLimits
 from khop.kernels.choice import Engine, forcing
+from khop.loading.device.device_memory import MachineRanks
 from khop.loading.device.device_placement import DevicePlacement
 from khop.loading.device.placed_stores import Conditions, placed_stores
 from khop.models.stack import Layered, Sequential
 from support import triton_interpreter
 from support.host_as_device import HostAsDevice
+from support.machine_threads import Threads
 
 Model = Callable[[khop.Graph], nn.Module]
 COUNTS = {"user": 23, "item": 31, "tag": 5}
@@ -192,6 +195,34 @@ def test_a_full_device_leaves_the_chunks_to_the_host(
 def test_kernels_of_a_device_give_the_rows(typed: khop.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     triton_interpreter.correct()
     compared(typed, of("SAGE", target="item", embedding=4), monkeypatch, "item", engine=Engine.TRITON)
+
+
+@pytest.mark.parametrize("rule", [khop.Uniform(), khop.Weighted("w")], ids=str)
+def test_ranks_that_divide_the_edges_have_the_rows_also_if_one_has_no_chunk(
+    plain: khop.Graph, rule: Rule
+) -> None:
+    """Rank 1 computes no chunk, but takes part where arrays of the rule are divided."""
+    model = of("SAGE")(plain).double()
+
+    def rows(graph: khop.Graph) -> torch.Tensor:
+        return khop.layerwise_inference(model, graph, graph.features, "node", rule=rule)
+
+    def of_rank(machine: MachineRanks) -> torch.Tensor | Layers:
+        assert isinstance(plain.topology, CscGraph)
+        request, conditions = DevicePlacement.of("cuda", "sharded", "sharded"), Conditions(is_mapped=True)
+        stores = placed_stores(plain.topology, plain.columns, request, HostAsDevice(), conditions, machine)
+        graph = replace(plain, stores=stores)
+        if machine.rank == 0:
+            return rows(graph)
+        wanted = {"node": torch.arange(37)}
+        return Layers.of(model, graph, graph.features, wanted, SMALL, draws=ExactDraws(rule))
+
+    wanted = rows(plain)
+    with forcing(Engine.TORCH):
+        found, layers = Threads(2).run(of_rank)
+    assert isinstance(found, torch.Tensor), found
+    assert isinstance(layers, Layers), layers
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_sparse_rows_stay_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,7 +285,7 @@ class BatchSlot:
 
     def _column(self, node_type: NodeType, name: str, wanted: Rows) -> GatheredColumn:
         column = self._features.column(node_type, name, wanted)
-        (table,) = column.pieces
+        table = column.pieces[0]  # those of a sharded table are alike
         dtype, shape = torch.float32 if column.as_float32 else table.dtype, tuple(table.shape[1:])
         out = empty_rows(wanted.ids.numel(), shape, dtype, self._plan.device)
         return replace(column, out=out, copies=self._copies.get(node_type, {}).get(name))
