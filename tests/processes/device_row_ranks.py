@@ -19,6 +19,7 @@ from torch import Tensor
 
 import khop
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
+from khop.api.split_links import edges_before
 from khop.batch import Batch
 from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.exchange.lanes import Lanes
@@ -313,13 +314,16 @@ def placed_run(path: str, task: dict[str, str]) -> dict[str, object]:
     ):
         run = prepare(RawRun(written, "run.toml"), Path(path).parent)
     rows = run.graph.rank_rows
+    placement = run.graph.placement
     if isinstance(run.run_task, LinkTask):
         train = run.run_task.split.train
-        assert train.stores is run.graph.stores
-        rows = train.rank_rows
+        rows, placement = train.rank_rows, train.placement
+        assert run.graph.rank_rows is None
+        assert train.stores is not None
+        assert train.stores.edges is not None
     assert rows is not None
     columns = {t: sorted(of_type) for t, of_type in rows.columns.items()}
-    return {"placement": run.graph.placement, "columns": columns}
+    return {"placement": placement, "columns": columns}
 
 
 class OneOrder:
@@ -361,11 +365,13 @@ def order_of_collectives(path: str) -> list[str]:
         return work
 
     gradients = BucketAverage(group, [torch.full((3,), group.rank + 1.0)])
-    loader = loader_of(khop.open_graph(path).on("cuda", topology="host", columns="device"))
+    graph = khop.open_graph(path)
     with patch.object(Peers, "swap", swapping), patch("torch.distributed.all_reduce", averaging):
-        for _ in range(3):
-            for _ in loader:
-                gradients.average()
+        for topology, epochs in (("host", 3), ("device", 1)):  # drawn in lanes, and by kernels
+            loader = loader_of(graph.on("cuda", topology=topology, columns="device", check="none"))
+            for _ in range(epochs):
+                for _ in loader:
+                    gradients.average()
     return device.launched
 
 
@@ -486,6 +492,38 @@ def other_draws(path: str) -> dict[str, object]:
     return {"wrong": wrong, "mixed": made_by(mixed), "said": [str(each.message) for each in said]}
 
 
+def parts_of_the_edges(path: str) -> dict[str, object]:
+    """Batches of links over training edges, and over the edges before a time, of kernels and of the CPU."""
+    graph = khop.open_graph(path)
+    split, before = khop.split_links(graph, "user buys item"), edges_before(graph, 5000)
+
+    def of_links(train: khop.Graph) -> khop.Loader:
+        negatives = khop.UniformNegatives(1)
+        sampler = khop.LinkSampler(train, [3, 2], negatives=negatives, exclude="edge+reverse")
+        return khop.Loader(sampler, split.train_links, 60, columns=["x"], shuffle=True, threads=1)
+
+    def of_edges(edges: khop.Graph) -> khop.Loader:
+        sampler = khop.NeighborSampler(edges, [3, 2], edge_ids=True)
+        columns = {"user": ["x"], BUYS: ["weight"]}
+        return khop.Loader(sampler, {"user": torch.arange(0, 300, 9)}, 20, columns=columns, threads=1)
+
+    wrong: list[str] = []
+    made: dict[str, str] = {}
+    for name, edges, make in (
+        ("links", split.train, of_links),
+        ("times", before, loader_of),
+        ("columns of edges", before, of_edges),
+    ):
+        placed = edges.on("cuda", columns="device", check="none")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the CPU gathers columns of edges, and draws for them
+            loader = make(placed)
+        with closing(loader.epoch(0)) as ours, closing(make(edges).epoch(0)) as theirs:
+            wrong += [name for a, b in islice(zip(ours, theirs, strict=True), 2) if bits(a) != bits(b)]
+        made[name] = made_by(loader)
+    return {"wrong": wrong, "made": made}
+
+
 @covered
 def draws(rank: int, device: torch.device, path: str, out: str) -> None:
     """Batches that kernels draw on devices of ranks with the whole topology each."""
@@ -507,5 +545,6 @@ def few_draws(rank: int, device: torch.device, path: str, out: str) -> None:
     triton_interpreter.correct()
     with host_as_gpu():
         told = {"columns of edges": with_edge_columns(path), "drawn": first_drawn_batches(path)}
+        told["parts"] = parts_of_the_edges(path)
     this_group().barrier()
     Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))

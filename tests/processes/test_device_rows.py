@@ -120,7 +120,9 @@ def test_a_run_places_the_rows_of_its_columns(loaded: list[dict[str, Any]]) -> N
     for of_rank in loaded:
         assert of_rank["run"]["columns"] == {"user": ["age", "x"]}
         assert of_rank["link run"]["columns"] == {"user": ["x"]}
-        assert "x device" in of_rank["run"]["placement"]
+        for run in (of_rank["run"], of_rank["link run"]):
+            assert "topology device, columns" in run["placement"]
+            assert "x device" in run["placement"]
 
 
 def drawn_by(procs: int, out: Path, ranks: StartedRanks) -> list[dict[str, Any]]:
@@ -209,3 +211,10 @@ def test_kernels_draw_batches_of_two_ranks(few: list[dict[str, Any]]) -> None:
     for found in (of_rank["drawn"] for of_rank in few):
         assert (found["wrong"], found["made"]) == ([], "DeviceLaneSource, DeviceSource")
         assert_counted(found)
+
+
+def test_kernels_draw_from_training_edges_and_from_edges_before_a_time(few: list[dict[str, Any]]) -> None:
+    drawn, by_cpu = "DeviceLaneSource, DeviceSource", "DeviceLaneSource, NoneType"
+    for found in (of_rank["parts"] for of_rank in few):
+        assert found["wrong"] == []
+        assert found["made"] == {"links": drawn, "times": drawn, "columns of edges": by_cpu}

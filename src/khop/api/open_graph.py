@@ -18,6 +18,7 @@ from khop.arguments import graph_of, instance_of, one_of, path_of, shown
 from khop.data.builtin import named_folder
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.row_wire import Wire
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.placement import (
     PartitionOptions,
@@ -33,7 +34,7 @@ from khop.errors import Unsupported
 from khop.graph.added_edges import with_edges
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.build import save_graph
-from khop.graph.features.store import FeatureStore
+from khop.graph.features.store import FeatureStore, RenumberedRows
 from khop.graph.features.table import NO_COLUMNS, FeatureTable
 from khop.graph.folder import Folder, GraphFolder, large_columns, open_folder, refuse_damage
 from khop.graph.inputs import splits_of_masks
@@ -572,7 +573,7 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: st
     `leave` is a reason to keep all stores on the CPU if none is requested on the GPU.
     """
     is_cpu = request.device == "cpu" and bool(request.columns)
-    if graph.partition_options is not None or graph.is_collective:
+    if graph.partition_options is not None or graph.is_collective or graph.lanes is not None:
         return _parts_placed_on(graph, request, work)
     folder = graph.folder if isinstance(graph.folder, GraphFolder) else None
     if is_cpu and folder is None:
@@ -596,13 +597,26 @@ def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) ->
         return _whole_on_gpu(graph, request, work)
     memory = None if is_cpu else memory_of(request.device)
     no_kernels = None if memory is None or not request.is_explicit else why_no_batches(memory.device)
-    wire = Wire.STORED if graph.partition_options is None else graph.partition_options.wire
-    group = this_group()
+    rows, group = _rows_of_parts(graph.features), this_group()
+    wire = rows.wire if isinstance(rows, PartitionedFeatures) else Wire.STORED
     machine = machine_ranks(group) if group.local_world_size > 1 else None
     edges = None if graph.is_collective else partial(graph.in_one_piece, "sampling on a device")
     target = PartsTarget(graph.lanes, wire, memory, no_kernels, work, edges, machine)
-    stores, features, rank_rows = placed_parts(graph.folder, request, target)
-    return replace(graph, stores=stores, features=features or graph.features, rank_rows=rank_rows)
+    stores, placed, rank_rows = placed_parts(graph.folder or graph.origin, request, target)
+    features = graph.features if placed is None else _over(placed, graph.features)
+    return replace(graph, stores=stores, features=features, rank_rows=rank_rows)
+
+
+def _rows_of_parts(features: FeatureStore) -> FeatureStore:
+    """Return the columns of all edges of a graph, from those of some of its edges."""
+    return _rows_of_parts(features.below) if isinstance(features, RenumberedRows) else features
+
+
+def _over(rows: FeatureStore, features: FeatureStore) -> FeatureStore:
+    """Return other columns of all edges of a graph, with the same edges chosen as in `features`."""
+    if not isinstance(features, RenumberedRows):
+        return rows
+    return replace(features, below=_over(rows, features.below))
 
 
 def _whole_on_gpu(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:

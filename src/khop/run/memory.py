@@ -129,24 +129,13 @@ def placed_graph(
     where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
     has_parts = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
     try:
-        if request.is_explicit and has_parts and graph.partition_options is None:
+        if request.is_explicit and has_parts:
             return _placed_later(graph, request, work_sizes(config, folder))
         if has_parts:
             leave = leave or "only requested stores of training edges are placed"
-            request = request if graph.partition_options is None else _without_edges(request)
         return placed_on(graph, request, work_sizes(config, folder), leave)
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from error
-
-
-def _without_edges(request: DevicePlacement) -> DevicePlacement:
-    """Return the request for a partitioned graph whose run trains with some of the edges."""
-    if request.topology is not None and request.topology.is_read_by_gpu:
-        raise ValueError(
-            f'topology "{request.topology}": the run trains with a part of the edges, which the CPU samples '
-            "if the graph is partitioned; leave topology out"
-        )
-    return replace(request, topology=StorePlace.HOST)
 
 
 def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
@@ -176,8 +165,6 @@ class LaterPlacement:
         assert stores is not None
         if _is_placed(graph):
             return graph
-        if self._whole.rank_rows is not None:  # by node: the same for any edges
-            return replace(graph, stores=stores, rank_rows=self._whole.rank_rows)
         if self._last is None or self._last[0] is not graph:
             self._last = None  # free its memory before the other graph is placed
             # The edges of a part are not those of its folder.
