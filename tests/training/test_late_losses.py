@@ -258,6 +258,27 @@ def test_a_step_of_ranks_with_devices_has_no_collective_of_the_host(
 
 
 @covered
+def _count_recorded_on_rank(rank: int, device: str, out: Path) -> None:
+    """Count the collectives of a recorded step."""
+    with as_device():
+        trainer = RecordedRun(out).with_(epochs=1).trainer()
+        trainer._begin("recorded")
+        trainer._seconds = dict.fromkeys(STAGES, 0.0)
+        computed = trainer._computed()
+        for _ in range(3):
+            with collectives() as found:
+                trainer._update(next(computed))
+            others = [each for each in found if each != "all_reduce gradients.py"]
+            assert others == ["all_gather run_output.py"]
+        computed.close()
+
+
+@pytest.mark.long
+def test_a_recorded_step_of_ranks_has_no_collective_of_the_host(tmp_path: Path, ranks: StartedRanks) -> None:
+    ranks.launch(_count_recorded_on_rank, 2, (tmp_path,))
+
+
+@covered
 def _stop_on_rank(rank: int, device: str, out: Path) -> None:
     """Stop one of two ranks; both end after the same update, and rank 0 saves it."""
     observer = Interrupting(0, 1) if rank == 1 else Unwatched()
