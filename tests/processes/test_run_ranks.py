@@ -28,6 +28,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:R-GCN averages the drawn edges"),
     pytest.mark.timeout(1800),  # the first long test of some ranks trains their runs
 ]
+# As MLPerf's: see examples/mlperf_rgat.toml.
+RGAT = {"task": {"label": "kind"}, "model": {"kind": "rgat", "heads": 2, "dropout": 0.2}}
 # One of each way in which ranks depend on each other: rows of embeddings, evaluations, scores, negatives.
 FEW = ("clipped, sharded embeddings", "plateau", "within epochs", "mlp")
 OF_FOUR_RANKS = (
@@ -174,11 +176,11 @@ def test_a_run_starts_from_another_one_on_any_number_of_ranks_and_on_parts(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["within epochs", "propagated columns", "started"])
+@pytest.mark.parametrize("name", ["within epochs", "propagated columns", "started", "rgat"])
 def test_a_killed_run_continues_with_equal_bits(name: str, tmp_path: Path) -> None:
     graph, _ = folders(tmp_path)
     first = raw_run(graph, STARTED)
-    tables = {**RUNS, "started": STARTED}[name] | {"checkpoint": {"steps": 1}}
+    tables = {**RUNS, "started": STARTED, "rgat": RGAT}[name] | {"checkpoint": {"steps": 1}}
     values = {**raw_run(graph, tables).values, "compute_threads": 1}
     if name == "started":
         trained(first, tmp_path / "first", Unwatched())
