@@ -30,6 +30,7 @@ TITLES = {
     "partition": "Partitioning",
     "caches": "Caches of remote rows",
     "cache_bounds": "Lower bounds for caches of remote rows",
+    "propagate": "Propagated columns",
     "evaluation": "Evaluation on several processes",
     "pyg_loader": "khop.pyg",
     "processes": "Many processes",
