@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -426,10 +426,14 @@ class _Run:
     sharing: DynamicChunks
     progress: Progress
     done: int = 0
+    # Memory of the rows before a hop, of one column at a time. Hops reuse it: the system clears new memory.
+    tables: dict[NodeType, Tensor] = field(default_factory=dict)
 
     def compute(self) -> None:
         """Compute the rows that are not in the folder yet. Collective."""
         for number, block in enumerate(self.plan.blocks):
+            if block.first == 0:
+                self.tables.clear()
             for hop, into in enumerate(self.plan.relations(block.column)):
                 stages = self.plan.stages[number * self.plan.hops + hop]
                 if self.folder.is_whole(stages):
@@ -438,7 +442,6 @@ class _Run:
                 before = self._rows_before(number, hop, into)
                 for stage in stages:
                     self._stage(stage, into[stage.node_type], before)
-                del before  # the next hop's rows take its memory
 
     def _rows_before(
         self, number: int, hop: int, into: Mapping[NodeType, tuple[EdgeType, ...]]
@@ -448,15 +451,19 @@ class _Run:
         dtype = self.plan.dtype_of(block.column)
         for node_type in {edge_type[0] for of_type in into.values() for edge_type in of_type}:
             bounds = self.plan.files.bounds[node_type]
-            strips = found[node_type] = []
-            for width in _strips(block.width, dtype):
-                flat = torch.empty(bounds[-1] * width, dtype=dtype)
-                expect_random_access(flat)
-                strips.append(flat.view(bounds[-1], width))
+            if node_type not in self.tables:  # a column's first block is its widest
+                self.tables[node_type] = torch.empty(bounds[-1] * block.width, dtype=dtype)
+                expect_random_access(self.tables[node_type])
+            widths = _strips(block.width, dtype)
+            flat = self.tables[node_type][: bounds[-1] * block.width]
+            pieces = flat.split([bounds[-1] * width for width in widths])
+            strips = found[node_type] = [
+                piece.view(bounds[-1], width) for piece, width in zip(pieces, widths, strict=True)
+            ]
             for first, last in pairwise(bounds):
                 for rows in spans(first, last, self.plan.row_bytes(block.column)):
                     read = self._rows(number, hop, node_type, rows)
-                    for strip, values in zip(strips, read.split(_strips(block.width, dtype), 1), strict=True):
+                    for strip, values in zip(strips, read.split(widths, 1), strict=True):
                         strip[rows] = values
         return found
 
