@@ -112,11 +112,10 @@ def piece_of(layout: tl.tensor, row: tl.tensor, live: tl.tensor) -> tl.tensor:
     rows_each = tl.load(layout)
     reciprocal = tl.load(layout + 1).to(tl.uint64, bitcast=True)
     # The quotient, or 1 less. A division of 64 bits would take ten times as many instructions, and spill.
-    piece = tl.umulhi(row.to(tl.uint64, bitcast=True), reciprocal).to(tl.int64, bitcast=True)
-    rest = row - piece * rows_each
-    is_less = rest >= rows_each
-    begin = tl.load(layout + 2 + piece + is_less.to(tl.int64), mask=live, other=0)
-    return begin, rest - tl.where(is_less, rows_each, 0)
+    piece = tl.umulhi(row.to(tl.uint64, bitcast=True), reciprocal).to(tl.int32)
+    piece += (row - piece.to(tl.int64) * rows_each >= rows_each).to(tl.int32)
+    begin = tl.load(layout + 2 + piece, mask=live, other=0)
+    return begin, row - piece.to(tl.int64) * rows_each
 
 
 @triton.jit
