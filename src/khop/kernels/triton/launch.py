@@ -29,7 +29,8 @@ def launch(
 ) -> None:
     """Launch a kernel on the device of a tensor, in its current stream, without a wait.
 
-    Products and sums are never contracted to a fused multiply-add, which would change bits.
+    Products and sums are never contracted to a fused multiply-add, which would change bits. Launches are not
+    bound to addresses: a recording launches nothing from Python, and other steps have new addresses.
     """
     if programs == 0:
         return
