@@ -52,9 +52,9 @@ def partition_graph(
         out: The new folder.
         parts: Number of parts.
         method: "ldg" (default) and "fennel" stream over the edges, with memory proportional to the number
-            of nodes. "metis" cuts fewer edges, but keeps all edges in memory and needs pymetis. "random",
-            "range" and "hash" ignore edges. A custom method is an object with `passes` and `assign`, or a
-            kind "package.module:Class".
+            of nodes. "metis" cuts fewer edges of small graphs, but keeps all edges in memory and needs
+            pymetis. "random", "range" and "hash" ignore edges. A custom method is an object with `passes`
+            and `assign`, or a kind "package.module:Class".
         balance: Quantities to balance: "nodes", "edges", "bytes", or a split. Default: nodes, and the
             split "train" if there is one.
         slack: Imbalance tolerance: share by which a part may exceed its equal share, default 0.05.
@@ -110,7 +110,7 @@ def cluster_graph(
         out: The new folder.
         clusters: Number of clusters.
         column: Name of the column, default "cluster".
-        method: Method of `khop.partition_graph`, default "ldg"; "metis" cuts the fewest edges.
+        method: Method of `khop.partition_graph`, default "ldg".
         slack: Share by which a cluster may exceed its equal share of the nodes, default 0.1.
         seed: Seed of the partitioning, default 0.
         method_options: Options that the class of the method declares, by name; default none.

@@ -94,8 +94,9 @@ def cluster(
     method: Annotated[
         str,
         typer.Option(
-            help="Method of khop partition: ldg and fennel stream over the edges; metis cuts fewer edges, "
-            "keeps all edges in memory and needs khop\\[metis]; random, range and hash ignore edges.",
+            help="Method of khop partition: ldg and fennel stream over the edges; metis cuts fewer "
+            "edges of small graphs, keeps all edges in memory and needs khop\\[metis]; random, range and "
+            "hash ignore edges.",
             metavar="|".join(PARTITIONERS.builtin),
             autocompletion=PARTITIONERS.kinds,
         ),

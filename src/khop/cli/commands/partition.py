@@ -96,8 +96,8 @@ def partition(
         str,
         typer.Option(
             help="Partitioning method. ldg and fennel stream over the edges, with memory per node only; "
-            "metis cuts fewer edges, keeps all edges in memory and needs khop\\[metis]; random, range and "
-            "hash ignore edges; package.module:Class is a custom method.",
+            "metis cuts fewer edges of small graphs, keeps all edges in memory and needs khop\\[metis]; "
+            "random, range and hash ignore edges; package.module:Class is a custom method.",
             metavar="|".join(PARTITIONERS.builtin),
             autocompletion=PARTITIONERS.kinds,
         ),

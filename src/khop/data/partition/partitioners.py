@@ -1,8 +1,8 @@
 """Partitioning methods, the balance that they keep, and the quality of their result.
 
 The streaming methods LDG and Fennel need memory in proportion to the number of nodes. METIS (the extra
-"metis") cuts fewer edges, but keeps all edges in memory and uses one thread. The other methods do not read
-edges.
+"metis") cuts fewer edges of small graphs, but keeps all edges in memory and uses one thread.
+The other methods do not read edges.
 """
 
 from __future__ import annotations
