@@ -401,7 +401,10 @@ VARIANTS = (
         {**_DIVIDED, "K": 10, "BLOCK": _ROWS},
         _ROWS // 32,
     ),
-    Variant("weighted 15, divided", distinct_in_tile, _TYPES, {**_DIVIDED, **_tile(15)}, _warps(15)),
+    Variant(  # ptxas for sm_90 spills 8 bytes, although it uses only 80 registers
+        *("weighted 15, divided", distinct_in_tile, _TYPES, {**_DIVIDED, **_tile(15)}, _warps(15)),
+        most_spilled=8,
+    ),
     Variant("weighted, replacement, 64-bit ids", repeated, _LONG, {**_WHOLE, "BLOCK": _SLOTS}),
     Variant(
         *(
