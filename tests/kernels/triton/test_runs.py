@@ -88,6 +88,7 @@ def test_the_gradient_of_a_maximum_is_added_in_runs(given_rows: tuple[Csc, Tenso
     assert_same_bits(found, sums_of_rows(terms, turned.indptr, SMALL_RUN).to(gradient.dtype))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("degrees", [[512], [3, 513, 0, 511], [600, 1, 1024, 1025]], ids=str)
 def test_hubs_have_the_bits_of_the_core(degrees: list[int], dtype: torch.dtype) -> None:
@@ -109,6 +110,7 @@ def test_hubs_have_the_bits_of_the_core(degrees: list[int], dtype: torch.dtype) 
     assert_same_bits(gradient.cpu(), sums_of_rows(shares[indices.long()], indptr).to(dtype))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("count", [100_000, 512 * 512 + 1])
 def test_a_hub_of_many_edges_has_the_bits_of_the_core(count: int) -> None:
     x, indices = torch.randn(1000, 2), torch.arange(count + 3, dtype=torch.int32) * 7 % 1000

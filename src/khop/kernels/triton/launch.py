@@ -30,7 +30,8 @@ def launch(
     """Launch a kernel on the device of a tensor, in its current stream, without a wait.
 
     Products and sums are never contracted to a fused multiply-add, which would change bits. Launches are not
-    bound to addresses: a recording launches nothing from Python, and other steps have new addresses.
+    bound to addresses: a recording launches nothing from Python, and batches without one are drawn ahead of
+    training.
     """
     if programs == 0:
         return
