@@ -1,4 +1,4 @@
-"""Conversions of weights to bfloat16 while a block runs."""
+"""Conversions of weights to 16-bit floats while a block runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOURCES = {torch.ops.aten._to_copy.default: 0, torch.ops.aten.copy_.default: 1}
 
 
 class Lowered(TorchDispatchMode):
-    """Counts conversions of single weights from float32 to bfloat16."""
+    """Counts conversions of single weights from float32 to bfloat16 or float16."""
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Lowered(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         out = func(*args, **(kwargs or {}))
-        if func in _SOURCES and out.dtype == torch.bfloat16:
+        if func in _SOURCES and out.dtype in (torch.bfloat16, torch.float16):
             source = args[_SOURCES[func]]
             self.count += source.dtype == torch.float32 and source.data_ptr() in self._addresses
         return out
