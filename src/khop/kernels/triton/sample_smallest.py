@@ -294,8 +294,8 @@ VARIANTS = (
     Variant("smallest by source, everything", smallest, _TYPES, {**_BY_SOURCE, **_SHORT}, _WARPS),
     Variant("smallest by source, 64-bit ids", smallest, _LONG, {**_BY_SOURCE, **_SHORT}, _WARPS),
     Variant("smallest by edge, 64-bit ids", smallest, _LONG, {**_PLAIN, **_BY_EDGE, **_SHORT}, _WARPS),
-    # With the layouts of divided arrays, gfx942 has too few scalar registers (6), and ptxas for sm_90 spills 16
-    # bytes although it uses only 64 registers.
+    # With the layouts of divided arrays, gfx942 has too few scalar registers (6), and ptxas for sm_90 spills
+    # 16 bytes although it uses only 64 registers.
     Variant(
         *("smallest by source, long rows", smallest, _TYPES, {**_BY_SOURCE, **_LONG_BLOCK}, _LONG_WARPS),
         most_spilled=16,
