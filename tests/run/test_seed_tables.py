@@ -269,6 +269,15 @@ def test_times_in_text_are_whole_numbers_where_the_graph_has_no_unit(tmp_path: P
         prepare(RawRun(found, "run.toml"), tmp_path).loader()
 
 
+@pytest.mark.parametrize("day", ["20240101", "2024"])
+def test_dates_as_digits_in_text_are_not_seconds_since_1970(folder: Path, tmp_path: Path, day: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"user_id,day,churn,trust\nu1,{day},stays,1\nu2,{day},goes,1\n")
+    found = values(folder, seeds={"train": str(path), "test": None})
+    with pytest.raises(ValueError, match=f"row 1: seeds.time 'day' is '{day}': not a time in us from 1973"):
+        prepare(RawRun(without_none(found), "run.toml"), folder).loader()
+
+
 def test_rows_after_the_cut_offs_of_the_graph_have_all_edges_up_to_their_dates(
     folder: Path, tmp_path: Path
 ) -> None:

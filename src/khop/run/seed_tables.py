@@ -15,11 +15,11 @@ from torch import Tensor
 
 from khop.api.open_graph import names_of
 from khop.data.tables.labels import LabelReader, Others, keys_of
-from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, without_spec
+from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, refuse, without_spec
 from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Label, Source
-from khop.data.tables.times import TimeFormat, to_unit
+from khop.data.tables.times import TimeFormat, are_epoch_times, to_unit
 from khop.graph.folder import Folder, import_record
 from khop.graph.node_ids import LABEL, ids_in, kind_of, stores_ids
 from khop.run.parts import GraphOnServers
@@ -182,16 +182,20 @@ class SeedTables:
     def _times(self, array: Any, where: Where) -> npt.NDArray[np.int64]:  # noqa: ANN401
         """Return times in the unit of the graph; those without a zone are UTC."""
         unit, key = import_record(self.folder).get("time_unit"), f"seeds.time {self.config.seeds.time!r}"
-        array = _numbers_of_text(array, key, where)
+        texts, array = array, _numbers_of_text(array, key, where)
         if unit is None and not pa.types.is_integer(array.type):
             raise ValueError(
                 f"{where(0)}: {key} is {array.type}, and the graph records no unit of its times; give whole "
                 "numbers in the unit of the graph"
             )
         number_unit = unit if pa.types.is_integer(array.type) or pa.types.is_floating(array.type) else None
-        return to_unit(
-            array, TimeFormat(number_unit or ("s" if unit is None else None), "UTC"), unit or "s", key, where
-        )
+        format = TimeFormat(number_unit or ("s" if unit is None else None), "UTC")
+        times = to_unit(array, format, unit or "s", key, where)
+        if unit is not None and is_text(texts.type) and pa.types.is_integer(array.type):
+            problem = f"not a time in {unit} from 1973 to 2099; give ISO 8601 times, or a column of integers"
+            wrong = ~are_epoch_times(times, unit)
+            refuse(wrong, where, lambda row: f"{key} is {texts[row].as_py()!r}: {problem}, as in Parquet")
+        return times
 
 
 Lookup = Callable[[Any, Where], npt.NDArray[np.int64]]  # from a column of ids to nodes

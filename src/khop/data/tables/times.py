@@ -57,8 +57,14 @@ def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
 
 def epoch_unit(low: float, high: float) -> Unit | None:
     """Return the unit of epoch times by their range, 1973 to 2100."""
-    units = ((unit, PER_SECOND[unit]) for unit in UNITS)
-    return next((unit for unit, second in units if 1e8 * second <= low <= high <= 4.1e9 * second), None)
+    ends = np.array([low, high])
+    return next((unit for unit in UNITS if are_epoch_times(ends, unit).all()), None)
+
+
+def are_epoch_times(values: npt.NDArray[Any], unit: Unit) -> npt.NDArray[np.bool_]:
+    """Return True for each number that is a time from 1973 to 2099 in a unit; it is one in this unit only."""
+    second = PER_SECOND[unit]
+    return (values >= 1e8 * second) & (values <= 4.1e9 * second)
 
 
 def found_unit(array: Any) -> Unit | None:
