@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch_geometric.data import Data
 from torch_geometric.transforms import SIGN
 
@@ -307,6 +308,20 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="checksum differs"):
         plan.run(ALONE, InFlight())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_column_frees_the_memory_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, alive = list[StorageWeakRef](), list[int]()
+
+    def watch(table: Tensor) -> None:
+        alive.append(sum(not one.expired() for one in made))
+        made.append(StorageWeakRef(table.untyped_storage()))
+
+    monkeypatch.setattr(propagation, "expect_random_access", watch)
+    edges, x = random_graph(width=40)
+    graph = written(tmp_path / "g", edges, x, y=x[:, :3].double(), z=x + 1)
+    propagated(graph, tmp_path / "out", ("x", "y", "z"))
+    assert alive == [0, 0, 0]
 
 
 @pytest.mark.long

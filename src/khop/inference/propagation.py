@@ -435,13 +435,17 @@ class _Run:
             if block.first == 0:
                 self.tables.clear()
             for hop, into in enumerate(self.plan.relations(block.column)):
-                stages = self.plan.stages[number * self.plan.hops + hop]
-                if self.folder.is_whole(stages):
-                    self.done += sum(stage.count for stage in stages)
-                    continue
-                before = self._rows_before(number, hop, into)
-                for stage in stages:
-                    self._stage(stage, into[stage.node_type], before)
+                self._hop(number, hop, into)
+
+    def _hop(self, number: int, hop: int, into: Mapping[NodeType, tuple[EdgeType, ...]]) -> None:
+        """Compute a hop of a block. Only `tables` has its memory afterwards: the next column frees it."""
+        stages = self.plan.stages[number * self.plan.hops + hop]
+        if self.folder.is_whole(stages):
+            self.done += sum(stage.count for stage in stages)
+            return
+        before = self._rows_before(number, hop, into)
+        for stage in stages:
+            self._stage(stage, into[stage.node_type], before)
 
     def _rows_before(
         self, number: int, hop: int, into: Mapping[NodeType, tuple[EdgeType, ...]]
