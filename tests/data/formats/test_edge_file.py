@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import scipy.io
 import scipy.sparse
 
 import khop
-from khop.data.formats.edge_file import Header, ReadEdges, edge_file_importer, edge_list
+from khop.data.formats.edge_file import Header, ReadEdges, _elements, edge_file_importer, edge_list
 from khop.data.importers import EdgeFile, ImportContext
 from khop.kernels.id_table import StringKeys
 
@@ -142,6 +143,38 @@ def test_empty_data_are_missing(tmp_path: Path) -> None:
     found, said = imported(graphml(tmp_path, keys, body))
     assert found.columns["node"]["k"].tolist()[0] == 5
     assert "attribute 'k': 1 of 2 nodes have no number; they get NaN" in said
+
+
+def test_elements_of_other_namespaces_are_no_nodes_or_edges(tmp_path: Path) -> None:
+    """As yEd writes shapes within data."""
+    keys = '<key id="y" for="node" yfiles.type="nodegraphics"/><key id="k" for="node" attr.name="k" attr.type="int"/>'
+    shapes = '<data key="y"><y:ShapeNode><y:graph/><y:node/><y:edge/></y:ShapeNode></data>\n'
+    body = f'<node id="a">{shapes}</node><node id="b">{shapes}<data key="k">%s</data></node>'
+    path = tmp_path / "a.graphml"
+    text = (
+        f'{HEAD[:-1]} xmlns:y="http://www.yworks.com/xml/graphml">{keys}<graph edgedefault="directed">{body}'
+    )
+    path.write_text(text % 3 + '<edge source="a" target="b"/></graph></graphml>')
+    found, _ = imported(path)
+    assert (edges_of(found), found.columns["node"]["k"].tolist()[1:]) == ([(0, 1)], [3])
+    wrong = tmp_path / "b.graphml"
+    wrong.write_text(text % "three" + "</graph></graphml>")
+    with pytest.raises(ValueError, match="line 3: the value 'three'"):
+        imported(wrong)
+
+
+def test_memory_of_checks_does_not_grow_with_attributes() -> None:
+    def peak(data: int) -> int:
+        within = '<data key="k">1</data>' * data
+        nodes = "".join(f'<node id="{at}">{within}</node>' for at in range(3000))
+        content = f'{HEAD}<graph edgedefault="directed">{nodes}</graph></graphml>'.encode()
+        tracemalloc.start()
+        assert len(_elements(content).nodes) == 3000
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    assert peak(20) - peak(0) < 2 << 20  # expat copies up to 1 MiB
 
 
 def test_gexf_as_gephi_0_9_writes_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import io
 import re
 import shlex
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
@@ -425,8 +425,8 @@ _ERRORS = (
     networkx.NetworkXException, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     SyntaxError, StopIteration, RecursionError, expat.ExpatError,
 )  # fmt: skip
-_NEEDED = {"node": ("id",), "edge": ("source", "target")}  # attributes of elements of GraphML and GEXF
-_Elements = dict[str, list[tuple[int, Mapping[str, str]]]]  # lines and attributes of elements by their name
+# Attributes that elements of GraphML and GEXF need. Other elements may be numerous, and are not recorded.
+_NEEDED: dict[str, tuple[str, ...]] = {"graph": (), "node": ("id",), "edge": ("source", "target")}
 _KNOWN = {  # texts for networkx's errors
     r"undefined (source|target) '?([^']+?)'?$": r"an edge has the \1 \2, which no node has; add the node",
     r"node #(\d+) has no '(\w+)'": r"node \1 has no \2; add it",
@@ -575,16 +575,24 @@ def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
     return ValueError(f"{path}, line {line}: {what} is not valid in the format; correct the line")
 
 
+@dataclass(frozen=True)
+class _Elements:
+    """The elements of an XML file that make up its graph, in the order of the file."""
+
+    lines: Mapping[str, list[int]] = field(default_factory=lambda: {kind: [] for kind in _NEEDED})
+    nodes: list[str] = field(default_factory=list)  # their ids
+
+
 class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
     """Reader of GraphML that keeps both of two keys with the same name. Errors have the element's line."""
 
     def __init__(self, elements: _Elements, notes: list[str]) -> None:
         super().__init__()
-        self._elements, self._notes = {kind: iter(of) for kind, of in elements.items()}, notes
+        self._lines, self._notes = {kind: iter(of) for kind, of in elements.lines.items()}, notes
 
     def decode_data_elements(self, graphml_keys: Any, obj_xml: Any) -> Any:
         """Return the data of the next node or edge, without those that are empty."""
-        line, _ = next(self._elements[obj_xml.tag.rpartition("}")[2]])
+        line = next(self._lines[obj_xml.tag.rpartition("}")[2]])
         try:
             data = super().decode_data_elements(graphml_keys, obj_xml)
         except _ERRORS as error:
@@ -621,7 +629,7 @@ class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx h
 
 def _graphml(content: bytes, notes: list[str]) -> Any:
     elements = _elements(content)
-    if len(elements["graph"]) > 1:
+    if len(elements.lines["graph"]) > 1:
         raise _Refused("has several or nested graphs; keep one")
     graphs = list(_GraphmlReader(elements, notes)(path=io.BytesIO(content)))
     if not graphs:
@@ -645,29 +653,39 @@ def _gexf(content: bytes, notes: list[str]) -> Any:
 
 
 def _elements(content: bytes) -> _Elements:
-    """Return the elements of XML; ValueError for entities, whose expansion may be endless."""
-    found: _Elements = defaultdict(list)
-    parser = expat.ParserCreate()
+    """Return the graph's elements of XML; ValueError for entities, whose expansion may be endless.
+
+    Elements of another namespace than the root's, as yEd writes them, are not part of the graph.
+    """
+    found, roots = _Elements(), list[str]()
+    parser = expat.ParserCreate(namespace_separator="}")
 
     def start(name: str, attributes: Mapping[str, str]) -> None:
-        found[name.rpartition(":")[2]].append((parser.CurrentLineNumber, attributes))
+        space, _, kind = name.rpartition("}")
+        if not roots:
+            roots.append(space)
+        if space != roots[0] or kind not in _NEEDED:
+            return
+        line = parser.CurrentLineNumber
+        for needed in _NEEDED[kind]:
+            if needed not in attributes:
+                raise _Refused(f"line {line}: the {kind} has no {needed}; add it")
+        found.lines[kind].append(line)
+        if kind == "node":
+            found.nodes.append(attributes["id"])
 
     def entity(*_: object) -> None:
         raise _Refused("declares an entity; remove it")
 
     parser.StartElementHandler, parser.EntityDeclHandler = start, entity
     parser.Parse(content, True)
-    of_kinds = ((kind, name, one) for kind, names in _NEEDED.items() for one in found[kind] for name in names)
-    for kind, name, (line, attributes) in of_kinds:
-        if name not in attributes:
-            raise _Refused(f"line {line}: the {kind} has no {name}; add it")
     return found
 
 
 def _check_xml(elements: _Elements, graph: Any) -> None:
     """Raise ValueError if networkx has merged nodes or edges with the same id."""
-    _check_nodes([node["id"] for _, node in elements["node"]], len(graph))
-    lost = len(elements["edge"]) - graph.number_of_edges()
+    _check_nodes(elements.nodes, len(graph))
+    lost = len(elements.lines["edge"]) - graph.number_of_edges()
     if lost > 0:
         raise _Refused(f"{lost:,} edges have the id of another edge; rename them")
 
