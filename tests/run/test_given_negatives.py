@@ -17,9 +17,11 @@ from torch import Tensor
 import khop
 from data.formats.layouts import gz_rows, links
 from khop.cli.main import run
+from khop.graph.partitions.parts_folder import known_folder
 from khop.inference.chunks import unwatched
 from khop.inference.link_evaluation import ends_of_links, node_rows
 from khop.run.build import Run, prepare
+from khop.run.given_negatives import NegativeFile
 from khop.run.read import RawRun, read_toml
 from khop.training.step_clock import Unwatched
 from support.covered import covered
@@ -356,6 +358,34 @@ def test_links_of_an_undirected_type_have_the_direction_of_their_rows(tmp_path: 
         of_links = score(rows[sources], rows[destinations])
         of_others = score(rows[sources].unsqueeze(1), rows[others])
     assert one.scores(("val",), unwatched)["val"] == pytest.approx(ogb_mrr(of_links, of_others), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("links", "rows", "expected"),
+    [
+        ([(1, 2), (2, 1)], [(2, 1), (2, 1)], [1, 0]),
+        ([(1, 2), (1, 2)], [(1, 2), (2, 1)], [0, 1]),
+        ([(1, 2), (1, 2)], [(2, 1), (2, 1)], [0, 1]),
+        ([(1, 2), (1, 2), (2, 1)], [(2, 1), (2, 1), (2, 1)], [1, 2, 0]),
+        ([(1, 2), (2, 1), (3, 1)], [(2, 1), (1, 3), (1, 2)], [2, 0, 1]),
+    ],
+)
+def test_links_of_an_undirected_type_use_all_rows(
+    tmp_path: Path, links: list[tuple[int, int]], rows: list[tuple[int, int]], expected: list[int]
+) -> None:
+    knows = ("node", "knows", "node")
+    edges = khop.EdgeTable(torch.tensor([1, 2]), torch.tensor([2, 1]), reverse_of=knows)
+    khop.write_graph(tmp_path / "graph", {"node": khop.NodeTable(20)}, {knows: edges})
+    sources, destinations = zip(*rows, strict=True)
+    lists = [[10 + row] for row in range(len(rows))]
+    table = pa.table({"source": sources, "destination": destinations, "negatives": lists})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    file = NegativeFile.open(
+        str(tmp_path / "rows.parquet"), "links.val_negatives", knows, known_folder(tmp_path / "graph")
+    )
+    found, _ = file.joined_to(khop.Links({knows: torch.tensor(links).T}))
+    assert found.negatives is not None
+    assert found.negatives[knows].flatten().tolist() == [10 + row for row in expected]
 
 
 def test_a_link_without_negatives_is_named_before_training(folder: Path, tmp_path: Path) -> None:

@@ -125,7 +125,10 @@ class NegativeFile:
         count = self.folder.num_nodes(self.edge_type[2])
         found = _matched(links, given, count)
         if self.folder.schema.reverse(self.edge_type) == self.edge_type:
-            found = np.where(found < 0, _matched(links[::-1], given, count), found)
+            # From the last row, because links in the other direction use the first rows.
+            rows = np.append(np.arange(given.shape[1])[::-1], -1)
+            turned = rows[_matched(links[::-1, ::-1], given[:, ::-1], count)][::-1]
+            found = np.where(found < 0, turned, found)
         missing = np.flatnonzero(found < 0)
         if len(missing):
             source, destination = links[:, missing[0]].tolist()
