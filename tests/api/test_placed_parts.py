@@ -87,7 +87,7 @@ def test_a_request_that_cannot_be_met_is_an_error(
     with pytest.raises(ValueError, match='give columns "device" or "pinned" as well'):
         placed_parts(folder, alone, target(memory=HostAsDevice(), edges=lambda: joined_graph(folder)))
     with pytest.raises(ValueError, match="the graph is in memory, not in a folder"):
-        placed_parts(None, request, target(memory=HostAsDevice()))
+        placed_parts(None, DevicePlacement.of("cuda", columns="device"), target(memory=HostAsDevice()))
 
 
 @pytest.mark.parametrize(

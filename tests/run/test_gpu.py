@@ -14,7 +14,8 @@ from pydantic import BaseModel
 import khop
 from khop import Graph, LinkSplit, Loader, Sampler, open_folder, partition_graph
 from khop.components import ANY_NAMED
-from khop.distributed.processes.group import Group
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.processes.group import ALONE, Group
 from khop.graph.features.row_cache import DiskTable
 from khop.graph.folder import GraphFolder
 from khop.graph.partitions.local_partitions import LocalPartitionFeatures, is_on_disk
@@ -196,6 +197,37 @@ def test_edges_of_training_are_placed_for_links(
     by_cpu = prepare(raw(folder, {}, **links), tmp_path)
     assert isinstance(by_cpu.run_task, LinkTask)
     assert by_cpu.run_task.split.train.stores is None
+
+
+def test_an_error_of_training_edges_names_the_fields(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostAsDevice(most={StorePlace.DEVICE: 10})
+    monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: memory)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
+    with pytest.raises(ValueError, match=r"could not be allocated.*\(run\.toml\)$"):
+        prepare(raw(folder, {"topology": "device"}, **links), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "problem"),
+    [
+        ({"topology": "device"}, r'give columns "device" or "pinned" as well'),
+        ({"features": "sharded"}, r'columns "sharded": each rank of a partitioned graph has a part'),
+    ],
+)
+def test_impossible_placements_on_partitions_are_refused_before_edges_are_split(
+    folder: Path, tmp_path: Path, gpu: dict[str, str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph is that of several ranks, each of which has the whole topology."""
+    partition_graph(folder, tmp_path / "parts", parts=2)
+    opened = replace(khop.open_graph(tmp_path / "parts"), lanes=Lanes(ALONE, 1))
+    monkeypatch.setattr("khop.run.build.open_graph", lambda *_, **__: opened)
+    written = raw(tmp_path / "parts", gpu, task={"kind": "link-prediction", "target": "user buys item"})
+    monkeypatch.setattr("khop.run.build.TaskContext", None)  # what splits edges
+    with pytest.raises(ValueError, match=rf"{problem}.*\(run\.toml\)$"):
+        prepare(written, tmp_path)
 
 
 def test_the_baseline_of_own_features_places_no_edges_again(

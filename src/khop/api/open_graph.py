@@ -84,19 +84,18 @@ class PartsTarget:
     machine: MachineRanks | None = None  # None: one rank on this machine
 
 
-def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsTarget) -> PlacedParts:
-    """Place the columns of a partitioned graph as requested; `folder` is None for a graph in memory.
+def check_request_of_parts(request: DevicePlacement, has_edges: bool) -> None:
+    """Raise ValueError for stores of a partitioned graph that no rank can place, before anything is read.
 
-    Raises ValueError for stores that must stay on the host, and for columns that do not fit.
+    `has_edges`: each rank has the whole topology.
     """
-    work, memory = target.work, target.memory
     has_topology = request.topology is not None and request.topology.is_read_by_gpu
     if request.caches:
         raise ValueError(
             f"{request.device}: a cache for columns of a partitioned graph has rows of other ranks, and is "
             "made by a loader; leave cache out and call `Loader.cache_features(0, device_cache_bytes=...)`"
         )
-    if has_topology and target.edges is None:
+    if has_topology and not has_edges:
         raise ValueError(
             f'{request.device}: topology "{request.topology}": each rank has a part of the edges, from '
             'which the CPU samples; leave topology out, or open the graph with placement="features"'
@@ -106,17 +105,26 @@ def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsT
             f'{request.device}: topology "{request.topology}": on a partitioned graph, a GPU can only sample '
             'if it also stores columns; give columns "device" or "pinned" as well, or leave topology out'
         )
+    if StorePlace.SHARDED in request.columns.values():
+        raise ValueError(
+            f'{request.device}: columns "sharded": each rank of a partitioned graph has a part of the rows '
+            'already; give "device"'
+        )
+
+
+def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsTarget) -> PlacedParts:
+    """Place the columns of a partitioned graph as requested; `folder` is None for a graph in memory.
+
+    Raises ValueError for stores that must stay on the host, and for columns that do not fit.
+    """
+    work, memory = target.work, target.memory
+    check_request_of_parts(request, target.edges is not None)
     if not request.columns and memory is not None:
         return PlacedStores.none(request, work, memory.device), None, None
     if not isinstance(folder, PartsFolder):
         raise ValueError(
             f"columns on device {request.device!r}: the graph is in memory, not in a folder; leave columns "
             "out"
-        )
-    if StorePlace.SHARDED in request.columns.values():
-        raise ValueError(
-            f'{request.device}: columns "sharded": each rank of a partitioned graph has a part of the rows '
-            'already; give "device"'
         )
     if request.is_explicit and memory is not None:
         return _rows_on_gpu(folder, request, target, memory)

@@ -38,7 +38,15 @@ from khop.process_tuning import sampler_threads, usable_cores
 from khop.run.check import AUTO, checked, facts_of
 from khop.run.contexts import Evaluation, PredictingTask, RunTask, TaskContext, exact_draws_of
 from khop.run.fields import Fanout
-from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
+from khop.run.memory import (
+    LaterPlacement,
+    check_gpu_is_there,
+    check_is_placed,
+    check_memory,
+    is_placed,
+    placed_graph,
+    where_of_gpu,
+)
 from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
 from khop.run.read import (
@@ -566,4 +574,5 @@ def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None, leave: str
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
     if is_placed(config):
         graph = placed_graph(config, graph, folder, raw, leave)
-    return Run(config, graph, built(config, "task", TaskContext(config, graph)))
+    later = LaterPlacement.of(graph, where_of_gpu(raw))
+    return Run(config, graph, built(config, "task", TaskContext(config, graph, later)))

@@ -110,11 +110,7 @@ class TaskContext:
 
     config: RunConfig  # resolved
     graph: Graph
-    later: LaterPlacement | None = None  # of the training edges; None: as `graph` requests
-
-    def __post_init__(self) -> None:
-        if self.later is None:
-            object.__setattr__(self, "later", LaterPlacement.of(self.graph))
+    later: LaterPlacement | None = None  # of the training edges; None: nothing remains to be placed
 
     def sizes(self, node_type: NodeType, outputs: int | None = None, label: str | None = None) -> ModelSizes:
         """Return the sizes of a model with `outputs` values per node, or with the classes of a label."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from khop.api.loader import Loader
-from khop.api.open_graph import Graph, placed_on
+from khop.api.open_graph import Graph, check_request_of_parts, placed_on
 from khop.api.split_links import time_cut_offs
 from khop.components import LINK_PREDICTION
 from khop.distributed.processes.group import this_group
@@ -126,7 +126,6 @@ def placed_graph(
     is_cached_here = is_gpu and graph.lanes is None  # else the loader caches rows of other ranks
     cache = {config.model.column: gpu.cache} if is_cached_here and config.model.column in known else {}
     request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache, gpu.check)
-    where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
     has_parts = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
     try:
         if request.is_explicit and has_parts:
@@ -135,11 +134,18 @@ def placed_graph(
             leave = leave or "only requested stores of training edges are placed"
         return placed_on(graph, request, work_sizes(config, folder), leave)
     except ValueError as error:
-        raise ValueError(f"{error} ({where})") from error
+        raise ValueError(f"{error} ({where_of_gpu(raw)})") from error
+
+
+def where_of_gpu(raw: RawRun) -> str:
+    """Return where the settings of a placement on a GPU were set."""
+    return raw.where("gpu.topology", "gpu.features", "gpu.cache")
 
 
 def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     """Attach the request to the graph of a run that splits its edges: only training edges are placed."""
+    if graph.lanes is not None:
+        check_request_of_parts(request, not graph.is_collective)
     stores = PlacedStores.none(request, work, torch.device(request.device))
     return replace(graph, stores=replace(stores, line=f"{request.device}: training edges, as requested"))
 
@@ -147,19 +153,24 @@ def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Gr
 class LaterPlacement:
     """The placement of training edges, which is done after the task has split the edges."""
 
-    def __init__(self, whole: Graph) -> None:
+    def __init__(self, whole: Graph, where: str) -> None:
         self._whole = whole
+        self._where = where  # the request was set
         self._last: tuple[Graph, Graph] | None = None  # a graph, and the same one placed
 
     @classmethod
-    def of(cls, whole: Graph) -> LaterPlacement | None:
-        """Return the placement that a run's graph requests; None if it requests none on a GPU."""
-        return cls(whole) if _is_requested(whole) else None
+    def of(cls, whole: Graph, where: str) -> LaterPlacement | None:
+        """Return the placement that a run's graph requests; None if it requests none on a GPU.
+
+        Errors name `where` the request was set.
+        """
+        return cls(whole, where) if _is_requested(whole) else None
 
     def placed(self, graph: Graph) -> Graph:
         """Return a graph with its stores placed as requested; a placed graph is returned unchanged.
 
-        The last result is cached, so that samplers of the same graph share it.
+        The last result is cached, so that samplers of the same graph share it. Raises ValueError if the
+        request is impossible.
         """
         stores = self._whole.stores
         assert stores is not None
@@ -169,7 +180,10 @@ class LaterPlacement:
             self._last = None  # free its memory before the other graph is placed
             # The edges of a part are not those of its folder.
             given = replace(graph, stores=None, folder=graph.folder if graph is self._whole else None)
-            placed = placed_on(given, stores.plan.request, stores.plan.work)
+            try:
+                placed = placed_on(given, stores.plan.request, stores.plan.work)
+            except ValueError as error:
+                raise ValueError(f"{error} ({self._where})") from error
             self._last = graph, replace(placed, folder=graph.folder)
         return self._last[1]
 
