@@ -15,6 +15,7 @@ from khop.sampling.group_samplers import ShadowSampler
 from khop.sampling.links.link_seeds import Links
 from khop.sampling.links.links import LinkSampler
 from khop.sampling.rules.temporal import Temporal
+from khop.servers.messages import BatchOf
 from support.in_process import connected
 from support.small_folders import ITEM, write_learnable_graph
 from support.small_runs import SmallRun, without_seconds
@@ -228,6 +229,30 @@ def test_a_graph_on_servers_gives_batches_of_any_list_there(tmp_path: Path) -> N
         for split in splits
     )
     assert bits(there(splits[1].val_links)) == bits(here(splits[0].val_links))
+
+
+def test_settings_of_a_list_are_sent_to_a_server_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = connected(khop.open_graph(write_learnable_graph(tmp_path / "graph")))
+    loader = Loader(NeighborSampler(remote, [3, 2]), remote.split("train"), 64, columns=["x"])
+    made, sent = BatchOf.of, list[bool]()
+
+    def noted(*given: object, with_settings: bool) -> BatchOf:
+        sent.append(with_settings)
+        return made(*given, with_settings=with_settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BatchOf, "of", noted)
+    for split in ("val", "val", "train", "val", "test", "train", "test"):
+        loader(remote.split(split))
+    assert sent == [True, False, True, False, True, False, False]
+    split = khop.split_links(remote, EDGE, val=0.2, test=0.2, negatives=0)
+    sampler = LinkSampler(split.train, [3], negatives=khop.UniformNegatives())
+    of_links = Loader(sampler, split.train_links, 64)
+    sent.clear()
+    for links in (split.val_links, split.test_links, split.val_links):
+        of_links(links)
+    assert sent == [True, True, False]
 
 
 @pytest.mark.parametrize(

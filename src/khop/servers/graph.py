@@ -69,6 +69,7 @@ from khop.servers.messages import (
     LinksOfPart,
     ListAnswer,
     ListOf,
+    ListOfSeeds,
     NodeIdsAnswer,
     NodeIdsOf,
     NodesOfSplit,
@@ -453,6 +454,17 @@ def read_description(text: bytes, where: str) -> Description:
 
 
 @dataclass(frozen=True)
+class _SentSettings:
+    """Settings of batches, and the servers that have them."""
+
+    settings: SourceSettings
+    servers: set[str] = field(default_factory=set)
+
+
+_SENT = 16  # lists of seeds whose settings a source remembers
+
+
+@dataclass(frozen=True)
 class RemoteSource:
     """A batch source over servers: the batches of `local`, which has the sampler and columns, not edges."""
 
@@ -460,7 +472,7 @@ class RemoteSource:
     settings: SourceSettings
     local: LocalSource
     beside: FeatureStore | None = None  # local columns, gathered for the nodes of a batch
-    _knowing: set[str] = field(default_factory=set, compare=False)  # servers that have the settings
+    _sent: dict[ListOfSeeds | None, _SentSettings] = field(default_factory=dict, compare=False)
 
     def prepare(self) -> None:
         """Do nothing: servers build the arrays that draws need at the first batch."""
@@ -496,18 +508,24 @@ class RemoteSource:
             sent, arrival = transfer.send(drawn)
             return replace(sent, arrival=arrival)
 
-    def _settings_of(self, request: BatchRequest, seeds: Seeds) -> SourceSettings:
-        """Return the settings with the list that the numbers of the seeds refer to.
+    def _sent_for(self, request: BatchRequest, seeds: Seeds) -> _SentSettings:
+        """Return the settings with the list that the numbers of the seeds refer to, and who has them.
 
         `loader(seeds)` may have another list than the loader.
         """
         reference = None if seeds.listed is None or request.order is None else request.order.seeds.reference
         listed = self.settings.seeds if reference is None else list_of_seeds(reference)
-        return self.settings if listed == self.settings.seeds else replace(self.settings, seeds=listed)
+        found = self._sent.get(listed)
+        if found is None:
+            if len(self._sent) >= _SENT:
+                self._sent.clear()
+            found = self._sent.setdefault(listed, _SentSettings(replace(self.settings, seeds=listed)))
+        return found
 
     def _answer(self, request: BatchRequest, seeds: Seeds, stop: threading.Event | None) -> Answer[Drawn]:
         context = CallContext(BATCH, request.epoch, request.step, stop, words=request.words)
-        settings = self._settings_of(request, seeds)
+        sent = self._sent_for(request, seeds)
+        settings = sent.settings
 
         def receive(pieces: Iterator[Buffer]) -> Drawn:
             answer = self.view.read(pieces, BATCH, BatchAnswer)
@@ -525,14 +543,12 @@ class RemoteSource:
 
         # Until all servers have answered, requests carry the settings: a retry may reach another server.
         exchange = self.view.exchange
-        if settings is not self.settings:  # of one batch
-            return exchange.ask(context, query(True), receive)
         try:
-            first = exchange.ask(context, query(len(self._knowing) < len(exchange.addresses)), receive)
+            first = exchange.ask(context, query(len(sent.servers) < len(exchange.addresses)), receive)
         except UnknownSettings:
-            self._knowing.clear()
+            sent.servers.clear()
             first = exchange.ask(context, query(True), receive)
-        self._knowing.add(first.server)
+        sent.servers.add(first.server)
         return first
 
     def _traffic(self, answer: Answer[Drawn]) -> Mapping[str, float]:
