@@ -11,8 +11,14 @@ import pyarrow as pa
 import pytest
 import torch
 
+pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+
 import khop
 from cli.conftest import Ran, khop_command
+from khop.api.serve import service_of
+from khop.servers.access import Address, ServerSecurity
+from khop.servers.flight_server import served
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.later_shops import later_spec, later_tables, shop_spec, shop_tables
 
 __all__ = ["khop_command"]
@@ -178,7 +184,20 @@ def test_other_classes_of_the_same_label_are_refused(
     assert ran.code == 2
     words = "its classes of item are hat, shoe, and those of this run are boot, sock"
     assert words in " ".join(ran.stderr.split())
+    server = served(
+        RequestHandler(service_of(Path("other")), QueueLimits()), Address("127.0.0.1", 0), ServerSecurity()
+    )
+    far = ("--graph", "other", "--servers", f"127.0.0.1:{server.port}")
+    ran = khop_command("train", "run.toml", *far, "--start-from", "yesterday", "--out", "today")
+    server.shutdown()
+    assert ran.code == 2
+    assert words in " ".join(ran.stderr.split())
     train(khop_command, "--start-from", "yesterday", "--out", "today")
+    shutil.rmtree("shop")
+    khop.import_tables(shop_spec({**tables, "item": renamed}), "shop")  # with the name of yesterday's graph
+    ran = khop_command("train", "run.toml", "--start-from", "yesterday", "--out", "tomorrow")
+    assert ran.code == 2
+    assert words in " ".join(ran.stderr.split())
 
 
 @pytest.mark.long

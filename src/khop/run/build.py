@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from khop.api.inference import Inference, Values
 from khop.api.loader import Loader
-from khop.api.open_graph import Graph, open_graph
+from khop.api.open_graph import Graph, names_of, open_graph
 from khop.api.split_links import edges_of_split
 from khop.components import TASKS
 from khop.data.builtin import builtin_folder, builtin_names
@@ -26,6 +26,7 @@ from khop.distributed.processes.group import this_group
 from khop.graph.atomic import ProgressCallback
 from khop.graph.folder import Folder, GraphFolder
 from khop.graph.layout import owner_of
+from khop.graph.node_ids import label_records
 from khop.graph.partitions.parts_folder import known_folder
 from khop.graph.snapshots import current_folder, folder_with
 from khop.inference.chunks import Progress
@@ -36,7 +37,7 @@ from khop.models.encoder import Encoder
 from khop.models.node_embedding import NodeEmbedding
 from khop.process_tuning import sampler_threads, usable_cores
 from khop.run.check import AUTO, checked, facts_of
-from khop.run.contexts import Evaluation, PredictingTask, RunTask, TaskContext, exact_draws_of
+from khop.run.contexts import Evaluation, PredictingTask, RunTask, TaskContext, TaskWithFacts, exact_draws_of
 from khop.run.fields import Fanout
 from khop.run.memory import (
     LaterPlacement,
@@ -107,7 +108,7 @@ def trained_snapshot(graph: Graph, checkpoint: Path) -> Path | None:
         return None
     group = this_group()
     with group.exchanging("reading the graph of the checkpoint"):
-        own = json.dumps(recorded_graph(checkpoint) if group.rank == 0 else None)
+        own = json.dumps(recorded_facts(checkpoint).get("graph") if group.rank == 0 else None)
         recorded: str | None = json.loads(group.share_bytes(own.encode()))
     if recorded is None or recorded == graph.folder.fingerprint:
         return None
@@ -123,16 +124,18 @@ def newer_snapshot(graph: Graph) -> Path | None:
     return newest if graph.folder is not None and newest != graph.folder.path else None
 
 
-def recorded_graph(checkpoint: Path) -> str | None:
-    """Return the fingerprint of the graph of training; None if no state of the checkpoint is intact."""
+CLASSES = "classes"  # name of the fact with the classes of the label
+
+
+def recorded_facts(checkpoint: Path) -> Mapping[str, str]:
+    """Return the facts of the run of a checkpoint; {} if no state of the checkpoint is intact."""
     for kept in pushed_folders(checkpoint) or [checkpoint]:
         try:
             training = read_state(kept)["training"]
         except ValueError:
             continue
-        graph = training.get("facts", {}).get("graph")
-        return graph if isinstance(graph, str) else None
-    return None
+        return {name: of for name, of in training.get("facts", {}).items() if isinstance(of, str)}
+    return {}
 
 
 def graph_folder(
@@ -334,6 +337,23 @@ class Run:
         assert found is not None, "a run needs a graph folder or a graph on servers"
         return found.fingerprint
 
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes of the label; empty for a label without names."""
+        task, seeds = self.config.task, self.config.seeds
+        if seeds.train is not None or task.label != LABEL:
+            return seeds.classes
+        folder = self.graph.folder
+        labels = names_of(self.graph).labels if folder is None else label_records(folder)
+        found: Sequence[str] = labels.get(task.target or "", {}).get("classes", ())
+        return found
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        """Texts by name that a resumed run compares in addition to its settings and its graph."""
+        of_task = self.run_task.facts if isinstance(self.run_task, TaskWithFacts) else {}
+        return {**of_task, **({CLASSES: json.dumps([*self.classes])} if self.classes else {})}
+
     def loader(self) -> Loader:
         """Make the loader of training batches."""
         return self.run_task.loader()
@@ -365,7 +385,7 @@ class Run:
                 config.checkpoint.keep,
                 config.checkpoint.best,
             ),
-            facts={**facts_of(config, self.fingerprint), **getattr(self.run_task, "facts", {})},
+            facts={**facts_of(config, self.fingerprint), **self._facts},
         )
         check_is_placed(config, self.graph, loader)
         on_device = device_cache_bytes(config, self.graph)
@@ -393,7 +413,7 @@ class Run:
         with group.exchanging("reading the checkpoint"):
             checkpoint = shared_checkpoint(folder, group, notice)
         facts = facts_of(self.config, self.fingerprint)
-        free = {"graph", "khop", *map(content_of, SCORED_FILES), *given}
+        free = {"graph", "khop", CLASSES, *map(content_of, SCORED_FILES), *given}
         match checkpoint.training:
             case {"facts": Mapping() as saved}:
                 before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,14 @@ from khop.data.builtin import builtin_folder, builtin_names
 from khop.distributed.processes.group import this_group
 from khop.graph.folder import Folder
 from khop.graph.layout import owner_of
-from khop.graph.node_ids import LABEL, label_records, nodes_in
+from khop.graph.node_ids import nodes_in
 from khop.graph.partitions.parts_folder import known_folder
 from khop.graph.remote import local_path
 from khop.graph.snapshots import folder_with
 from khop.models.encoder import Encoder, refuse_other_tables
-from khop.run.build import Run, has_node_tables, recorded_graph
-from khop.run.read import CHECKPOINTS, CONFIG, is_run_folder, read_toml, value_in
+from khop.run.build import CLASSES, Run, has_node_tables, recorded_facts
+from khop.run.read import CHECKPOINTS, CONFIG, is_run_folder, read_toml
+from khop.run.run_type import value_at
 from khop.schema import NodeType
 from khop.training.run_output import BEST
 from khop.training.trainer import Trainer
@@ -54,42 +54,21 @@ def checkpoint_of(path: Path) -> Path:
 
 def _refuse_other_classes(run: Run, checkpoint: Path) -> None:
     """Raise ValueError if the label of both runs has other classes, or in another order. Collective."""
-    group, task = this_group(), run.config.task
+    group, config = this_group(), run.config
     with group.exchanging("reading the classes of the checkpoint"):
-        before = _classes_before(checkpoint, task.target, task.label) if group.rank == 0 else ()
-        given = json.loads(group.share_bytes(json.dumps(before).encode()))
-    now = _classes(run.config.seeds.classes, run.graph.folder, task.target, task.label)
-    if given and now and given != [*now]:
+        own = json.dumps(dict(recorded_facts(checkpoint)) if group.rank == 0 else None)
+        before = json.loads(group.share_bytes(own.encode()))
+    is_same_label = all(
+        before.get(path) == str(value_at(config, path)) for path in ("task.target", "task.label")
+    )
+    given, now = json.loads(before.get(CLASSES, "[]")), [*run.classes]
+    if is_same_label and given and now and given != now:
         raise ValueError(
-            f"start_from is {run.config.start_from!r}: its classes of {task.target} are {', '.join(given)}, "
-            f"and those of this run are {', '.join(now)}, so outputs would stand for other classes; give the "
-            "label the classes of that run, by seeds.classes or in the import, or leave start_from out"
+            f"start_from is {config.start_from!r}: its classes of {config.task.target} are "
+            f"{', '.join(given)}, and those of this run are {', '.join(now)}, so outputs would stand for "
+            "other classes; give the label the classes of that run, by seeds.classes or in the import, or "
+            "leave start_from out"
         )
-
-
-def _classes_before(checkpoint: Path, target: str | None, label: str | None) -> tuple[str, ...]:
-    """Return the classes of the run of a checkpoint; () if they are unknown, or of another label."""
-    home = checkpoint.parent.parent / CONFIG
-    values = read_toml(home).values if home.is_file() else {}
-    named = [value_in(values, f"task.{name}") for name in ("target", "label")]
-    if None in named or named != [target, label]:
-        return ()
-    name, classes = str(value_in(values, "graph")), value_in(values, "seeds.classes")
-    path = builtin_folder(name, cache_folder()) if name in builtin_names() else local_path(name)
-    try:
-        folder = known_folder(path) if path.is_dir() else None
-    except ValueError:  # another folder has its name now
-        folder = None
-    return _classes(classes if isinstance(classes, list) else [], folder, target, label)
-
-
-def _classes(
-    named: Sequence[str], folder: Folder | None, target: str | None, label: str | None
-) -> tuple[str, ...]:
-    """Return the classes of a run: those of its seed tables, or of the labels of its graph."""
-    if named or folder is None or label != LABEL:
-        return tuple(named)
-    return tuple(label_records(folder).get(target or "", {}).get("classes", ()))
 
 
 def _nodes(run: Run, checkpoint: Path) -> dict[NodeType, Tensor]:
@@ -122,7 +101,7 @@ def _graph_before(run: Run, checkpoint: Path) -> Folder | None:
 
     ValueError if it does not exist any more.
     """
-    recorded = recorded_graph(checkpoint)
+    recorded = recorded_facts(checkpoint).get("graph")
     if recorded in (None, run.fingerprint):
         return None
     if run.graph.folder is None:
@@ -139,7 +118,7 @@ def _graph_before(run: Run, checkpoint: Path) -> Folder | None:
     )
     for path in (*places, run.graph.folder.path):
         owner = owner_of(path) or path
-        for folder in (path, folder_with(owner, str(recorded))):
+        for folder in (path, folder_with(owner, recorded)):
             if folder.is_dir() and (found := known_folder(folder)).fingerprint == recorded:
                 return found
     raise ValueError(
