@@ -278,17 +278,23 @@ def test_dates_as_digits_in_text_are_not_seconds_since_1970(folder: Path, tmp_pa
         prepare(RawRun(without_none(found), "run.toml"), folder).loader()
 
 
+@pytest.mark.parametrize("column", ["time", "created"])
 def test_rows_after_the_cut_offs_of_the_graph_have_all_edges_up_to_their_dates(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, column: str
 ) -> None:
     """The date of a row limits its edges: a graph without cut-offs gives the same batches."""
-    spec = shop_spec(shop_tables())
+    tables = shop_tables()
+    created = tables["event"]["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    spec = shop_spec({**tables, "event": tables["event"].append_column("created", created)})
+    spec["edges"]["user buys item"]["columns"] = {"created": "raw"}
+    khop.import_tables(spec, tmp_path / "split")
     khop.import_tables({name: of for name, of in spec.items() if name != "splits"}, tmp_path / "unsplit")
     late = str(tmp_path / "late.parquet")
     pq.write_table(label_table(60, 7, 20, 28), late)  # training ends on the 20th in the graph
     found = []
-    for graph in (folder / "shop", tmp_path / "unsplit"):
-        given = {**values(folder, seeds={"train": late}), "graph": str(graph)}
+    for graph in (tmp_path / "split", tmp_path / "unsplit"):
+        sampler = {"fanouts": [4, 3], "time": column}
+        given = {**values(folder, seeds={"train": late}, sampler=sampler), "graph": str(graph)}
         batch = prepare(RawRun(given, "run.toml"), folder).loader().batch(0, 0)
         found.append([batch.seed_times.tolist(), {t: ids.tolist() for t, ids in batch.sample.nodes.items()}])
     assert found[0] == found[1]

@@ -32,7 +32,6 @@ from khop.run.tasks.resolve_task import (
     resolved_numbers,
     seed_tables_of,
 )
-from khop.sampling.links.link_split import TIME
 from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import ListedNodes, ids_here
 from khop.schema import NodeType
@@ -199,7 +198,7 @@ class NodeTask:
         The date of a row limits its edges, and may be after the cut-offs.
         """
         config = self.context.config
-        is_dated = self.tables is not None and config.seeds.time is not None and config.sampler.time == TIME
+        is_dated = self.tables is not None and config.seeds.time is not None
         return None if is_dated else time_cut_offs(self.context.graph)
 
 
