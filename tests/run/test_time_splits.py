@@ -173,8 +173,11 @@ def test_a_metric_of_all_destinations_does_not_see_later_edges(
             training={"batch_size": 2},
         )
 
+    made = run("map@3", **sampler)  # a trained one is opened for inference and pairs
     with pytest.raises(ValueError, match=words):
-        run("map@3", **sampler)
+        made.loader()
+    with pytest.raises(ValueError, match=words):
+        made.scores(("val",), unwatched)
     with pytest.raises(ValueError, match=words):
         run("mrr", **sampler).scores(("val",), unwatched, ("map@3",))
     if split == "time":

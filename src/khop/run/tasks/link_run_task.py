@@ -60,7 +60,6 @@ from khop.run.tasks.resolve_task import (
     folder_of,
     reader_of_tables,
     resolved_links,
-    targets_of,
 )
 from khop.run.values import LinksTable
 from khop.sampling.links.link_negatives import hard_negatives
@@ -347,9 +346,6 @@ class LinkTask:
         """Split links, draw pairs and make a new model; equal runs get equal results."""
         config, links, hidden = context.config, context.config.links, context.config.model.hidden
         assert config.task.metric is not None, "resolved"
-        if is_full_metric(config.task.metric):
-            targets = targets_of(config.task.target, context.graph.schema)
-            check_full_metric(context, targets, config.task.metric)
         columns = LinkColumns(links.drawn_eval_negatives, None, config.sampler.time, links.relation)
         parts = SplitEdges.of(context, columns)
         relations = _relations(context, parts.edge_types)
@@ -419,7 +415,12 @@ class LinkTask:
         return tuple(dict.fromkeys(end for t in self.edge_types for end in (t[0], t[2])))
 
     def loader(self) -> Loader:
-        """Make the loader of training batches, which exclude the links of a step and their reverse edges."""
+        """Make the loader of training batches, which exclude the links of a step and their reverse edges.
+
+        Raises ValueError if evaluations cannot compute the metric, before training.
+        """
+        if is_full_metric(self.task.metric):
+            check_full_metric(self.context, self.edge_types, self.task.metric)
         context = replace(self.context, graph=self.split.train)
         exclude = exclusion_of(self.context.config, self.split.train.schema, self.edge_types)
         sampler = context.sampler(
