@@ -243,8 +243,8 @@ def test_settings_of_a_list_are_sent_to_a_server_once(
         return made(*given, with_settings=with_settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BatchOf, "of", noted)
-    for split in ("val", "val", "train", "val", "test", "train", "test"):
-        loader(remote.split(split))
+    for name in ("val", "val", "train", "val", "test", "train", "test"):
+        loader(remote.split(name))
     assert sent == [True, False, True, False, True, False, False]
     split = khop.split_links(remote, EDGE, val=0.2, test=0.2, negatives=0)
     sampler = LinkSampler(split.train, [3], negatives=khop.UniformNegatives())

@@ -1,7 +1,8 @@
 """Weighted sums of source rows over the in-edges of each destination, by head or by basis.
 
 Messages are not materialized, forward or backward. The order of sums is that of `khop.kernels.segment`, so
-results are bit-identical for any number of threads (torch's setting) and any instruction set.
+results are bit-identical for any number of threads (torch's setting), any instruction set, and on a GPU. Only
+gradients of `segment_mixture` differ on a GPU, by rounding.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _SegmentWeightedSum(torch.autograd.Function):
 
 
 def gradient_of_sources(gradient: Tensor, weights: Tensor, edges: Csc, num_sources: int) -> Tensor:
-    """Sum weights (edges, heads) times rows over the transposed edges, each source's in edge order."""
+    """Sum weights (edges, heads) times rows over the transposed edges, in the fixed order of sums."""
     turned, order = turned_edges(edges, num_sources)
     return weighted_sum(gradient, weights.index_select(0, order), turned)
 
@@ -129,7 +130,8 @@ def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor)
 
     The columns of a row are those of basis 0, then those of basis 1, and so on; 0 for rows without edges. x
     is (sources, width), weights are (edges, bases); bfloat16 and float16 are summed in float32.
-    Differentiable once, with respect to x and weights.
+    Differentiable once, with respect to x and weights. Gradients on a GPU equal those on the CPU up to
+    rounding: for x, the core adds the bases edge by edge, and a GPU adds the sums of each basis.
     """
     check_segment(x, indptr, indices)
     if weights.dim() != 2 or weights.shape[0] != indices.numel() or not weights.shape[1]:
@@ -138,7 +140,7 @@ def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor)
     if has_torch_function_unary(x):
         result: Tensor = handle_torch_function(segment_mixture, (x,), x, weights, indptr, indices)
         return result
-    if engine(x.device) is Engine.TRITON:  # it sums in the same order
+    if engine(x.device) is Engine.TRITON:  # same order of sums; gradients are those of each basis, added
         columns = weights.unbind(1)
         return torch.cat([segment_weighted_sum(x, one, indptr, indices) for one in columns], dim=1)
     if x.dtype != weights.dtype:  # bfloat16 and float16

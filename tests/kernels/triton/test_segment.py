@@ -15,7 +15,7 @@ from khop.kernels.csc import Csc
 from khop.kernels.lazy_rows import RowsById
 from khop.kernels.segment import prefix_and_mean, segment_max, segment_mean, segment_sum
 from khop.kernels.segment_attention import segment_softmax
-from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.kernels.segment_weighted import segment_mixture, segment_weighted_sum
 from khop.kernels.triton.relu_gradient import relu_and_bias_gradient
 from khop.kernels.triton.segment import segment_mean as mean_by_triton
 from support.triton_rows import DEVICE
@@ -160,6 +160,27 @@ def test_results_and_gradients_are_those_of_the_core_segment_weighted(edges: Edg
         found = results(*(operand.detach().to(DEVICE) for operand in operands))
     for a, b in zip(found, expected, strict=True):
         assert_same_bits(a.cpu(), b)
+
+
+def test_sums_of_a_mixture_are_those_of_the_core_and_gradients_up_to_rounding() -> None:
+    random = torch.Generator().manual_seed(7)
+    indptr, indices = torch.tensor([0, 20, 20, 50]), torch.randint(6, (50,), generator=random)
+    shapes = (6, 12), (50, 3), (3, 36)
+    x, weights, gradient = (torch.randn(shape, generator=random) for shape in shapes)
+
+    def mixed(*operands: Tensor) -> list[Tensor]:
+        x, weights, gradient, indptr, indices = operands
+        x, weights = x.detach().requires_grad_(), weights.detach().requires_grad_()
+        out = segment_mixture(x, weights, indptr, indices)
+        return [out.detach(), *torch.autograd.grad(out, (x, weights), gradient)]
+
+    operands = x, weights, gradient, indptr, indices
+    expected = mixed(*operands)
+    with by_triton():
+        found = [each.cpu() for each in mixed(*(each.to(DEVICE) for each in operands))]
+    assert_same_bits(found[0], expected[0])
+    for a, b in zip(found[1:], expected[1:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_edges_behind_the_last_row_have_no_part() -> None:
