@@ -55,7 +55,6 @@ from khop.run.read import (
     EMBEDDING,
     SCORED_FILES,
     RawRun,
-    content_of,
     notes_on,
     value_in,
     with_options,
@@ -84,7 +83,7 @@ from khop.training.settings import CheckpointPolicy, TrainerSettings
 from khop.training.step_clock import Observer
 from khop.training.tasks import Task
 from khop.training.trainer import Trainer
-from khop.training.trainer_state import check_facts
+from khop.training.trainer_state import check_facts, content_of
 from khop.user_cache import cache_folder
 
 

@@ -433,11 +433,6 @@ SCORED_FILES = ("seeds.val", "seeds.test", "links.val_negatives", "links.test_ne
 RESUMABLE |= {"seeds.train", *SCORED_FILES}
 
 
-def content_of(path: str) -> str:
-    """Return the name of the fact with the content of a file that a setting names."""
-    return f"content of {path}"
-
-
 CONFIG, CHECKPOINTS = "config.toml", "checkpoints"
 DIGEST = b"# sha256 of what follows: "
 

@@ -148,6 +148,14 @@ def trainer_state_of(
     )
 
 
+_CONTENT = "content of "
+
+
+def content_of(path: str) -> str:
+    """Return the name of the fact with the content of a file that a setting names."""
+    return f"{_CONTENT}{path}"
+
+
 def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path) -> None:
     """Raise ValueError that names the facts of the run that differ from the checkpoint's, if any."""
     differing = [
@@ -163,7 +171,12 @@ def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path
 
 
 def _way_back(differing: list[str]) -> str:
-    """Return the remedy for a run on a graph that has been appended to."""
+    """Return the remedy for a run on a graph that has been appended to, and for changed files."""
+    files = [one.removeprefix(_CONTENT).split(" was ")[0] for one in differing if one.startswith(_CONTENT)]
+    if files:
+        return (
+            f"; other rows in the file of {', '.join(files)}: put back the file that the run was started with"
+        )
     if not any(one.startswith("graph was") for one in differing):
         return ""
     return (

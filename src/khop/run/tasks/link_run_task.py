@@ -50,7 +50,6 @@ from khop.models.link_predictor import LinkPredictor, RowsOfType
 from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
-from khop.run.read import content_of
 from khop.run.run_type import built
 from khop.run.tables import TaskTable
 from khop.run.tasks.edge_run_task import Hops, SplitEdges, split_of_run, work_of
@@ -77,6 +76,7 @@ from khop.training.edge_tasks import (
 )
 from khop.training.link_losses import LinkLoss
 from khop.training.tasks import POPULARITY
+from khop.training.trainer_state import content_of
 
 _FILTERED_AT = (1, 3, 10)
 Embeddings = Mapping[NodeType, Tensor]  # (nodes, width), of all nodes of a type

@@ -20,7 +20,6 @@ from khop.inference.evaluation import ScoredNodes, SplitOutputs, labels_of, scor
 from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.run.contexts import Evaluation, TaskContext
-from khop.run.read import content_of
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
     LABEL,
@@ -47,6 +46,7 @@ from khop.training.tasks import (
     class_weights,
     constant_of,
 )
+from khop.training.trainer_state import content_of
 
 if TYPE_CHECKING:
     from khop.run.seed_tables import SeedTables
