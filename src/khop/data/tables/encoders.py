@@ -629,7 +629,7 @@ class BagFitter:
             self.longest = max(self.longest, len(bag or ()))
             self.counts.update(bag or ())
 
-    def encoder(self) -> Any:
+    def encoder(self) -> TextEncoder | WordsEncoder:
         """Return the encoder; ValueError if sparse rows would be larger than dense ones."""
         buckets = sorted(self.counts)
         counts = tuple(self.counts[bucket] for bucket in buckets)

@@ -30,7 +30,7 @@ from khop.data.tables.spec import NodeSpec, Raw, Split, Unit
 from khop.data.tables.times import to_unit
 from khop.graph import layout
 from khop.graph.atomic import check_disk, in_order
-from khop.graph.folder_writer import FolderWriter
+from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.manifest import NodeEntry
 from khop.kernels.id_table import Kind
 
@@ -144,7 +144,7 @@ def write_nodes(
     labels, times and raw columns are in memory. Returns the entry of the type, its record for import.json,
     and by column the number of rows with a category or word that is not in training rows.
     """
-    out = _Output(reader, count, *_fitted(reader), writer)
+    out = _Output.of(reader, count, *_fitted(reader), writer)
     try:
         for first, rows in reader.rows():
             out.put(first, rows)
@@ -177,27 +177,41 @@ def _fitted(reader: NodeReader) -> tuple[dict[str, ColumnEncoder], LabelReader |
 
 @dataclass(eq=False)
 class _Output:
+    """The columns and splits of a node type while they are written."""
+
     reader: NodeReader
     count: int
     encoders: Mapping[str, ColumnEncoder]
     label: LabelReader | None
     writer: FolderWriter
+    features: FeatureRows
+    files: Mapping[str, ArrayWriter]  # of features and sparse columns
+    parts: Parts | None  # of all nodes; None: the reader has no splits
     rows: int = 0  # written so far
     columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # in memory
     unknown: dict[str, int] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        node_type, writer = self.reader.node_type, self.writer
-        self.features = FeatureRows.of(self.encoders)
-        shapes = {FEATURES: self.features.stored} if self.features.width else {}
-        shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(self.encoders).items()}
+    @classmethod
+    def of(
+        cls,
+        reader: NodeReader,
+        count: int,
+        encoders: Mapping[str, ColumnEncoder],
+        label: LabelReader | None,
+        writer: FolderWriter,
+    ) -> _Output:
+        """Open the files of a node type; ValueError if the disk has no room for them."""
+        node_type, features = reader.node_type, FeatureRows.of(encoders)
+        shapes = {FEATURES: features.stored} if features.width else {}
+        shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(encoders).items()}
         sizes = [np.dtype(dtype).itemsize * prod(shape) for dtype, shape in shapes.values()]
-        check_disk(writer.folder, self.count * sum(sizes), f"node type {node_type}")
-        self.files = {
-            name: writer.open_array(layout.node_column(node_type, name), dtype, (self.count, *shape))
+        check_disk(writer.folder, count * sum(sizes), f"node type {node_type}")
+        files = {
+            name: writer.open_array(layout.node_column(node_type, name), dtype, (count, *shape))
             for name, (dtype, shape) in shapes.items()
         }
-        self.parts = None if self.reader.split is None else np.full(self.count, NONE, np.int8)
+        parts = None if reader.split is None else np.full(count, NONE, np.int8)
+        return cls(reader, count, encoders, label, writer, features, files, parts)
 
     def put(self, first: int, rows: TableRows) -> None:
         spec, joined, features = self.reader.spec, [], self.features
