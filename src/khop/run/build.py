@@ -74,7 +74,7 @@ from khop.run.values import LinksTable, RunConfig, Training
 from khop.sampling.sampler import fanout_by_type
 from khop.schema import NodeType, Schema
 from khop.training.checkpoint import restore_model, shared_checkpoint
-from khop.training.edge_tasks import check_task_metric
+from khop.training.edge_tasks import FILTERED_RANKING, FULL_RANKING, check_task_metric
 from khop.training.metrics import known_metric
 from khop.training.optimizer_settings import OptimizerSettings, Plateau, Schedule
 from khop.training.replace_folder import pushed_folders, read_state
@@ -527,13 +527,20 @@ def _metrics_of_target(config: RunConfig, task: Task) -> tuple[str, ...]:
     ValueError if the task has no such metric. A custom task may compute others.
     """
     metric = config.training.target.metric
-    ranked = {"full-": config.links.ranking, "filtered-": config.links.filtered}
-    is_ranked = any(is_on and (metric or "").startswith(name) for name, is_on in ranked.items())
-    if metric in (None, task.metric) or is_ranked:
+    if metric is None or metric == task.metric:
         return ()
     known: Sequence[str] | None = getattr(task, "metrics", None)
     if config.task.kind not in TASKS.builtin:
         return (metric,) if known is not None and metric in known else ()
+    ranked = {"ranking": FULL_RANKING, "filtered": FILTERED_RANKING} if known is None else {}
+    for setting, names in ranked.items():
+        if metric in names and getattr(config.links, setting):
+            return ()
+        if metric.partition("-")[0] == names[0].partition("-")[0]:
+            raise ValueError(
+                f"training.target.metric is {metric!r}: evaluations with links.{setting} = true compute "
+                f"{', '.join(names)}; set it, and give one of these"
+            )
     try:
         return (check_task_metric(metric) if known is None else known_metric(metric, known),)
     except ValueError as error:

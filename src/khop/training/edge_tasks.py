@@ -296,6 +296,11 @@ LINK_METRIC_PATTERN = r"^(mrr|roc-auc|average-precision|(hits|recall|ndcg)@[1-9]
 _FULL_METRIC_PATTERN = r"^map@[1-9][0-9]{0,17}$"
 
 
+FULL_AT, FILTERED_AT = (10, 20), (1, 3, 10)  # K of the metrics of links.ranking and links.filtered
+FULL_RANKING = tuple(f"full-{name}@{k}" for k in FULL_AT for name in ("ndcg", "recall"))
+FILTERED_RANKING = ("filtered-mrr", *(f"filtered-hits@{k}" for k in FILTERED_AT))
+
+
 def is_full_metric(name: str) -> bool:
     """Return True for a metric that ranks all destinations of each source, not given negatives."""
     return re.fullmatch(_FULL_METRIC_PATTERN, name) is not None

@@ -135,6 +135,20 @@ def test_a_run_stops_at_a_target_of_another_metric(prepared: Prepare, tmp_path: 
         prepared(training__target={"metric": "rmse", "value": 1.0}).trainer(tmp_path / "no", Unwatched())
 
 
+@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("metric", ["full-ndcg@7", "full-mrr", "filtered-mrr@3", "filtered-hits@5"])
+def test_a_target_of_a_ranking_that_is_not_computed_is_refused_before_training(
+    prepared: Prepare, tmp_path: Path, metric: str, on: bool
+) -> None:
+    setting = "ranking" if metric.startswith("full") else "filtered"
+    run = prepared(training__target={"metric": metric, "value": 0.5}, **{f"links__{setting}": on})
+    words = (
+        rf"target\.metric is '{metric}': evaluations with links\.{setting} = true compute f.*; set it, and"
+    )
+    with pytest.raises(ValueError, match=words):
+        run.trainer(tmp_path / "no", Unwatched())
+
+
 def test_every_metric_of_every_split_is_measured(prepared: Prepare) -> None:
     run_task = task_of(prepared(task__metric="average-precision"))
     found = run_task.scores(run_task.splits, unwatched)

@@ -68,6 +68,8 @@ from khop.sampling.sampler import Fanout
 from khop.sampling.seeds import array_bytes, digest_of
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema
 from khop.training.edge_tasks import (
+    FILTERED_AT,
+    FULL_AT,
     LinkMetric,
     LinkPrediction,
     check_task_metric,
@@ -78,7 +80,6 @@ from khop.training.link_losses import LinkLoss
 from khop.training.tasks import POPULARITY
 from khop.training.trainer_state import content_of
 
-_FILTERED_AT = (1, 3, 10)
 Embeddings = Mapping[NodeType, Tensor]  # (nodes, width), of all nodes of a type
 
 
@@ -118,11 +119,9 @@ def filtered_ranking(
             triples, *others = (triples_of_links(each, edge_type) for each in (links, *known))
             every = both_directions(torch.cat(others, dim=1), edge_type, schema)
             decoder = model.decoder(edge_type)
-            found.append(triple_ranking(decoder, sources, destinations, triples, every, _FILTERED_AT))
+            found.append(triple_ranking(decoder, sources, destinations, triples, every, FILTERED_AT))
     mrr = sum(ranking.mrr for ranking in found) / len(found)
-    hits = {
-        f"filtered-hits@{k}": sum(ranking.hits[k] for ranking in found) / len(found) for k in _FILTERED_AT
-    }
+    hits = {f"filtered-hits@{k}": sum(ranking.hits[k] for ranking in found) / len(found) for k in FILTERED_AT}
     return {"filtered-mrr": mrr, **hits}
 
 
@@ -149,9 +148,6 @@ def rows_of_ends(
     )
 
 
-_AT = (10, 20)
-
-
 def candidate_ranking(
     model: LinkPredictor, rows: Embeddings, links: LinkList, seen: Sequence[LinkList], graph: Graph
 ) -> dict[str, float]:
@@ -171,9 +167,9 @@ def candidate_ranking(
             known = known_pairs(seen, edge_type, graph)
             if _is_all_known(held_out, known, destinations.shape[0]):
                 continue
-            found.append(full_ranking(scores_of, held_out, known, destinations.shape[0], _AT))
+            found.append(full_ranking(scores_of, held_out, known, destinations.shape[0], FULL_AT))
     means: dict[str, float] = {}
-    for k in _AT if found else ():
+    for k in FULL_AT if found else ():
         means[f"full-ndcg@{k}"] = sum(ranking.ndcg[k] for ranking in found) / len(found)
         means[f"full-recall@{k}"] = sum(ranking.recall[k] for ranking in found) / len(found)
     return means
