@@ -657,7 +657,7 @@ def _elements(content: bytes) -> _Elements:
 
     Elements of another namespace than the root's, as yEd writes them, are not part of the graph.
     """
-    found, roots = _Elements(), list[str]()
+    found, roots, missing = _Elements(), list[str](), list[str]()
     parser = expat.ParserCreate(namespace_separator="}")
 
     def start(name: str, attributes: Mapping[str, str]) -> None:
@@ -667,18 +667,19 @@ def _elements(content: bytes) -> _Elements:
         if space != roots[0] or kind not in _NEEDED:
             return
         line = parser.CurrentLineNumber
-        for needed in _NEEDED[kind]:
-            if needed not in attributes:
-                raise _Refused(f"line {line}: the {kind} has no {needed}; add it")
+        lacking = [needed for needed in _NEEDED[kind] if needed not in attributes]
+        missing.extend(f"line {line}: the {kind} has no {needed}; add it" for needed in lacking)
         found.lines[kind].append(line)
         if kind == "node":
-            found.nodes.append(attributes["id"])
+            found.nodes.append(attributes.get("id", ""))
 
     def entity(*_: object) -> None:
         raise _Refused("declares an entity; remove it")
 
     parser.StartElementHandler, parser.EntityDeclHandler = start, entity
     parser.Parse(content, True)
+    if missing:  # raised after errors of XML, which may be the reason
+        raise _Refused(missing[0])
     return found
 
 
