@@ -37,7 +37,7 @@ from khop.models.encoder import Encoder
 from khop.models.node_embedding import NodeEmbedding
 from khop.process_tuning import sampler_threads, usable_cores
 from khop.run.check import AUTO, checked, facts_of
-from khop.run.contexts import Evaluation, PredictingTask, RunTask, TaskContext, TaskWithFacts, exact_draws_of
+from khop.run.contexts import Evaluation, PredictingTask, RunTask, TaskContext, exact_draws_of
 from khop.run.fields import Fanout
 from khop.run.memory import (
     LaterPlacement,
@@ -350,7 +350,7 @@ class Run:
     @property
     def _facts(self) -> dict[str, str]:
         """Texts by name that a resumed run compares in addition to its settings and its graph."""
-        of_task = self.run_task.facts if isinstance(self.run_task, TaskWithFacts) else {}
+        of_task: Mapping[str, str] = getattr(self.run_task, "facts", {})
         return {**of_task, **({CLASSES: json.dumps([*self.classes])} if self.classes else {})}
 
     def loader(self) -> Loader:

@@ -326,7 +326,9 @@ class RunTask(Protocol):
     """Model, batches and scores of a run, for example of node classification or of a custom task.
 
     A task with work before an epoch of training, such as a table of hard negatives, also has a method
-    `before_epoch(epoch)`: it is called on all ranks before the first batch of the epoch is made.
+    `before_epoch(epoch)`: it is called on all ranks before the first batch of the epoch is made. A task whose
+    scores depend on more than the settings and the graph, such as on files of negatives, has `facts`: texts
+    by name that a resumed run compares.
     """
 
     @property
@@ -376,16 +378,6 @@ class Evaluation:
     scores: dict[str, float]  # as RunTask.scores returns them
     predictions: Predictions
     baselines: Mapping[str, float] = field(default_factory=dict)  # such as "val/majority/accuracy"
-
-
-@runtime_checkable
-class TaskWithFacts(Protocol):
-    """A task whose scores depend on more than the settings and the graph, such as on files of negatives."""
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """Texts by name that a resumed run compares."""
-        ...
 
 
 @runtime_checkable
