@@ -11,7 +11,7 @@ length the host would have to read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import torch
 import triton
@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from khop.kernels.csc import Csc
-from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.launch import TritonKernel, Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 from khop.kernels.triton.words import first_above
 
@@ -119,28 +119,39 @@ def sum_runs(
     tl.store(out + place[:, None] * WIDTH + column[None, :], total, mask=is_inside)
 
 
-def sums_of_runs(
-    x: Tensor, edges: Csc, tiles: Tiles, sum_edges: Callable[[Tensor, int], None]
-) -> Tensor | None:
-    """Return the sums of the runs of rows with more than RUN edges; None if there are at most RUN edges.
+def launch_sums(
+    kernel: TritonKernel,
+    x: Tensor,
+    operands: tuple[Tensor | None, ...],
+    edges: Csc,
+    tiles: Tiles,
+    out: Tensor,
+    constants: Mapping[str, object],
+    **of_rows: object,
+) -> None:
+    """Launch a kernel that sums rows of x over each row's edges into `out`.
 
-    `sum_edges(out, programs)` launches the kernel that sums rows of x for runs of edges, with `run_span` of
-    level 1, into rows of `out` (places, tiles.width).
+    If there are more than RUN edges, it first sums runs (OF_RUNS, with `run_span` of level 1), `sum_runs` the
+    levels above, and `sums` are those of rows with more than RUN edges; else None. Only the last launch has
+    the constants `of_rows`.
     """
+    size = (edges.num_rows, edges.num_edges)
     most, sizes = edges.num_edges, [edges.num_edges]
     while most > RUN.value:
         most, sizes = triton.cdiv(most, RUN.value), [*sizes, triton.cdiv(sizes[-1], HALF.value) + 1]
-    if len(sizes) == 1:
-        return None
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    sums = torch.empty(sum(sizes[1:]), tiles.width, dtype=dtype, device=x.device)
-    levels = sums.split(sizes[1:])
-    sum_edges(levels[0], tiles.programs(sizes[1]))
-    for number in range(1, len(levels)):
-        operands = (levels[number - 1], edges.indptr, levels[number], edges.num_rows)
-        constants = {"LEVEL": number + 1, **tiles.constants}
-        launch(sum_runs, tiles.programs(sizes[number + 1]), sums, *operands, **constants)
-    return sums
+    sums = None
+    if len(sizes) > 1:
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        sums = torch.empty(sum(sizes[1:]), tiles.width, dtype=dtype, device=x.device)
+        levels = sums.split(sizes[1:])
+        of_runs = {**constants, "OF_RUNS": True, "OUT_PITCH": tiles.width}
+        launch(kernel, tiles.programs(sizes[1]), x, *operands, None, levels[0], *size, **of_runs)
+        for number in range(1, len(levels)):
+            level = (levels[number - 1], edges.indptr, levels[number], edges.num_rows)
+            of_level = {"LEVEL": number + 1, **tiles.constants}
+            launch(sum_runs, tiles.programs(sizes[number + 1]), sums, *level, **of_level)
+    last = {**constants, "OF_RUNS": False, "OUT_PITCH": out.stride(0), **of_rows}
+    launch(kernel, tiles.programs(edges.num_rows), x, *operands, sums, out, *size, **last)
 
 
 VARIANTS = tuple(

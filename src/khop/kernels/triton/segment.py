@@ -11,8 +11,8 @@ from torch import Tensor
 
 from khop.kernels.csc import Csc
 from khop.kernels.memory import accessible_width, empty_rows, padded_pitch
-from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.runs import RUN, add_runs, run_span, sums_of_runs
+from khop.kernels.triton.launch import Variant
+from khop.kernels.triton.runs import RUN, add_runs, launch_sums, run_span
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
 AHEAD = 4  # source rows that are loaded before the first of them is added
@@ -40,7 +40,7 @@ def sum_rows(
 ) -> None:
     """Sum x[indices] over each row's edges; with shares, each times the share of its source.
 
-    With ids, source i is row ids[i] of x. OF_RUNS: rows are the places of runs. `sums`: see `sums_of_runs`.
+    With ids, source i is row ids[i] of x. OF_RUNS: rows are the places of runs. `sums`: see `launch_sums`.
     """
     wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row, column = tile(WIDTH, ROWS, COLUMNS)
@@ -105,24 +105,10 @@ def _launched(x: Tensor, shares: Tensor | None, edges: Csc, ids: Tensor | None, 
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
     if out.numel():
         tiles = Tiles.of(min(accessible_width(x), accessible_width(out)), x.element_size())
-        operands, size = (x, ids, shares, edges.indptr, edges.indices), (edges.num_rows, edges.num_edges)
-        pitch = x.stride(0)
-
-        def sum_edges(sums: Tensor, programs: int) -> None:
-            constants = _constants(tiles, pitch, tiles.width, of_runs=True)
-            launch(sum_rows, programs, x, *operands, None, sums, *size, **constants)
-
-        sums = sums_of_runs(x, edges, tiles, sum_edges)
-        constants = _constants(tiles, pitch, out.stride(0), is_mean=is_mean)
-        launch(sum_rows, tiles.programs(edges.num_rows), x, *operands, sums, out, *size, **constants)
+        operands = (x, ids, shares, edges.indptr, edges.indices)
+        constants = {"MEAN": False, "PITCH": x.stride(0), "AHEAD": AHEAD, **tiles.constants}
+        launch_sums(sum_rows, x, operands, edges, tiles, out, constants, MEAN=is_mean)
     return out
-
-
-def _constants(
-    tiles: Tiles, pitch: int, out_pitch: int, *, of_runs: bool = False, is_mean: bool = False
-) -> dict[str, object]:
-    kind = {"OF_RUNS": of_runs, "MEAN": is_mean}
-    return {**kind, "PITCH": pitch, "OUT_PITCH": out_pitch, "AHEAD": AHEAD, **tiles.constants}
 
 
 def _variant(
@@ -150,9 +136,14 @@ def _variant(
             **({} if of == "gradient" else {"shares": None}),
             **({} if of == "table" else {"ids": None}),
             **({} if has_runs else {"sums": None}),
-            **_constants(
-                *(Tiles.of(pitch, dtype.itemsize), pitch, pitch), of_runs=step == "runs", is_mean=is_mean
-            ),
+            **{
+                "OF_RUNS": step == "runs",
+                "MEAN": is_mean,
+                "PITCH": pitch,
+                "OUT_PITCH": pitch,
+                "AHEAD": AHEAD,
+            },
+            **Tiles.of(pitch, dtype.itemsize).constants,
         },
         vector_bits=128,
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from khop.kernels.csc import Csc
 from khop.kernels.memory import empty_rows
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.runs import RUN, add_runs, run_span, sums_of_runs
+from khop.kernels.triton.runs import RUN, add_runs, launch_sums, run_span
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
 
@@ -71,7 +71,7 @@ def max_rows_gradient(
 ) -> None:
     """Sum for each source the gradients of the rows where it won; indptr and indices are transposed edges.
 
-    OF_RUNS: rows of `out` are the places of runs. `sums`: see `sums_of_runs`.
+    OF_RUNS: rows of `out` are the places of runs. `sums`: see `launch_sums`.
     """
     wide = tl.float64 if gradient.dtype.element_ty == tl.float64 else tl.float32
     to, column = tile(WIDTH, ROWS, COLUMNS)
@@ -130,17 +130,8 @@ def segment_max_gradient(gradient: Tensor, winners: Tensor, transposed: Csc) -> 
     if out.numel():
         tiles = Tiles.of(gradient.shape[1], gradient.element_size())
         operands = (gradient, transposed.indptr, transposed.indices, winners)
-        size = (transposed.num_rows, transposed.num_edges)
         constants = {"PITCH": gradient.stride(0), "WINNER_PITCH": winners.stride(0), **tiles.constants}
-
-        def sum_edges(sums: Tensor, programs: int) -> None:
-            of_runs = {"OF_RUNS": True, "OUT_PITCH": tiles.width, **constants}
-            launch(max_rows_gradient, programs, gradient, *operands, None, sums, *size, **of_runs)
-
-        sums = sums_of_runs(gradient, transposed, tiles, sum_edges)
-        of_rows = {"OF_RUNS": False, "OUT_PITCH": out.stride(0), **constants}
-        programs = tiles.programs(transposed.num_rows)
-        launch(max_rows_gradient, programs, gradient, *operands, sums, out, *size, **of_rows)
+        launch_sums(max_rows_gradient, gradient, operands, transposed, tiles, out, constants)
     return out
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from khop.kernels.csc import Csc
 from khop.kernels.memory import empty_rows
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.runs import RUN, add_runs, run_span, sums_of_runs
+from khop.kernels.triton.runs import RUN, add_runs, launch_sums, run_span
 from khop.kernels.triton.tiles import THREADS, Tiles, row_span, tile
 
 # kDotLanes of csrc/segment_weighted.h
@@ -38,7 +38,7 @@ def weighted_sum_rows(
 ) -> None:
     """Sum weights * x[indices] over each row's edges. With ids, source i is row ids[i] of x.
 
-    OF_RUNS: rows are the places of runs. `sums`: see `sums_of_runs`.
+    OF_RUNS: rows are the places of runs. `sums`: see `launch_sums`.
     """
     wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row, column = tile(WIDTH, ROWS, COLUMNS)
@@ -121,17 +121,9 @@ def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc, ids: Tensor | N
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
     if out.numel():
         tiles = Tiles.of(x.shape[1], x.element_size())
-        operands, size = (x, ids, weights, edges.indptr, edges.indices), (edges.num_rows, edges.num_edges)
+        operands = (x, ids, weights, edges.indptr, edges.indices)
         constants = {"HEADS": weights.shape[1], "PITCH": x.stride(0), **tiles.constants}
-
-        def sum_edges(sums: Tensor, programs: int) -> None:
-            of_runs = {"OF_RUNS": True, "OUT_PITCH": tiles.width, **constants}
-            launch(weighted_sum_rows, programs, x, *operands, None, sums, *size, **of_runs)
-
-        sums = sums_of_runs(x, edges, tiles, sum_edges)
-        of_rows = {"OF_RUNS": False, "OUT_PITCH": out.stride(0), **constants}
-        programs = tiles.programs(edges.num_rows)
-        launch(weighted_sum_rows, programs, x, *operands, sums, out, *size, **of_rows)
+        launch_sums(weighted_sum_rows, x, operands, edges, tiles, out, constants)
     return out
 
 
