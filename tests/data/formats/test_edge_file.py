@@ -491,22 +491,73 @@ def test_a_header_over_integers(names: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["source,target,Rating\na,b,3\n", "source,target\na,b\n", "x,y,w\na,b,3\n"]
+    "content",
+    [
+        "source,target,Rating\na,b,3\n",
+        "source,target\na,b\n",
+        "x,y,w\na,b,3\n",
+        "user,item\na,b\n",
+        "userId;movieId\na;b\n",
+        "follower\tfollowee\na\tb\n",
+    ],
 )
 def test_a_header_over_text(content: str, tmp_path: Path) -> None:
     assert edge_list_edges_of(read(tmp_path, content)) == [("a", "b")]
 
 
-@pytest.mark.parametrize("content", ["a,b\nc,d\n", "007,08\n1,2\n", "a,1\n2,3\n", "source,target\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a,b\nc,d\n",
+        "007,08\n1,2\n",
+        "a,1\n2,3\n",
+        "ann,bob\n",
+        "a1,a2\n",
+        "node1,node2\nnode2,node3\n",
+        "user 1,item 2\nuser 2,item 2\n",
+        "old-user,new-user\n",
+    ],
+)
 def test_an_edge_is_not_a_header(content: str, tmp_path: Path) -> None:
     found = read(tmp_path, content)
     assert edge_list_edges_of(found)[0] == tuple(content.split("\n")[0].split(","))
     assert found.notes == []
 
 
-def test_a_header_alone_is_no_edge(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no edges"):
+@pytest.mark.parametrize("line", [
+    "src,dst", "Source,Target", "id_1,id_2", "user,item", "userId\tmovieId", "node1 node2", '"from";"to"',
+    "source,target,weight", "user_id,item_id,rating,timestamp",
+])  # fmt: skip
+@pytest.mark.parametrize("start", ["", "\ufeff", "# a list\n\n", "\ufeff% a list\n"])
+def test_a_header_alone_is_no_edge(line: str, start: str, tmp_path: Path) -> None:
+    for end in ("", "\n", "\r\n# end\n\n"):
+        with pytest.raises(
+            ValueError, match="edges.txt: has a header, .*, and no edges; add lines of two ids"
+        ):
+            read(tmp_path, f"{start}{line}{end}")
+    with pytest.raises(ValueError, match="has a header, 'a,b', and no edges"):
         read(tmp_path, "a,b\n", "yes")
+    if "," in line and line.count(",") == 1:
+        assert edge_list_edges_of(read(tmp_path, start + line, "no")) == [tuple(line.split(","))]
+
+
+@pytest.mark.parametrize(
+    ("names", "ends"),
+    [
+        ("target,source", "'source' and 'target'"),
+        ("id,source,target", "'source' and 'target'"),
+        ("weight,from_node,to_node", "'from_node' and 'to_node'"),
+        ("head,relation,tail", "'head' and 'tail'"),
+        ("rating,userId,movieId", "'userId' and 'movieId'"),
+        ("id,user_id,item_id", "'user_id' and 'item_id'"),
+    ],
+)
+def test_ends_that_are_not_the_first_columns(names: str, ends: str, tmp_path: Path) -> None:
+    """They would be imported as other edges: reversed, or from row numbers."""
+    content = f"{names}\n" + ",".join("123"[: names.count(",") + 1]) + "\n"
+    message = f"edges.txt: the columns {ends} are not the first two in this order; reorder them, or import"
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, content)
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ from networkx.readwrite import gexf, graphml, pajek
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
 from khop.data.importers import EdgeFile, ImportContext, NamedImport
 from khop.data.tables.files import other_format, refuse_special
+from khop.data.tables.guess import ends_of
 from khop.data.tables.labels import canonical_integers, length_as_text, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
 from khop.graph.atomic import ProgressCallback
@@ -46,7 +47,6 @@ _SAMPLE_LINES, _SAMPLE_BYTES = 1000, 1 << 14
 _COMMENT = re.compile(rb"(?m)^[ \t]*(?:#|%|//).*$")
 _ATTRIBUTES = re.compile(rb"[ \t,;|]+(\{.*\})[ \t]*$")
 _DECIMAL_COMMA = re.compile(rb"\s*[^\s,]+[ \t]+[^\s,]+[ \t]+[+-]?\d+,\d+\s*")  # for a weight after blanks
-_ENDS = ({"source", "target"}, {"src", "dst"}, {"from", "to"}, {"source", "destination"}, {"head", "tail"})
 _PLACES = ("third", "fourth")
 _INDEX = (
     "the first column has no name, like the index that pandas writes; write the file with index=False, or "
@@ -111,6 +111,9 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
         notes.append(f"the first line, {words!r}, names the columns; --header no reads it as an edge")
         names = [name.strip() for name in first[2:]]
         content = _Content(content.ends[1:], content.values[1:], content.attributes[1:])
+        if not content.ends:
+            raise ValueError(f"{path}: has a header, {words!r}, and no edges; add lines of two ids")
+        _check_order(path, first)
     if not content.ends:
         raise ValueError(f"{path}: has no edges; give a file with two ids on each line")
     columns = {}
@@ -192,12 +195,27 @@ def _is_header(content: _Content, header: Header) -> bool:
     """Return True if the first line names columns: names over integers, or the usual names."""
     if header != "auto":
         return header == "yes"
-    names = [name.strip().lower() for name in content.first]
-    if len(content.ends) < 2 or not all(re.match(r"[^\W\d]", name) for name in names[:2]):
+    names = [name.strip() for name in content.first]
+    if not all(re.match(r"[^\W\d]", name) for name in names[:2]):
         return False
+    is_named = ends_of(names) is not None
+    if len(content.ends) < 2:
+        return is_named
     over_integers = not any(isinstance(piece, StringKeys) for piece in content.ends[1:])
-    over_numbers = len(names) > 2 and re.match(r"(?!nan|inf)[^\W\d]", names[2]) is not None
-    return over_integers or over_numbers or set(names[:2]) in _ENDS
+    over_numbers = len(names) > 2 and re.match(r"(?i)(?!nan|inf)[^\W\d]", names[2]) is not None
+    is_id = any(re.search(r"\d$", name) for name in names[:2])  # node1, node2
+    return over_integers or over_numbers or (is_named and not is_id)
+
+
+def _check_order(path: Path, names: Sequence[str]) -> None:
+    """Raise ValueError if the header names ends that are not the first two columns in this order."""
+    ends = ends_of(names)
+    if ends is not None and ends != (0, 1):
+        source, destination = (names[at].strip() for at in ends)
+        raise ValueError(
+            f"{path}: the columns {source!r} and {destination!r} are not the first two in this order; "
+            f"reorder them, or import it by a spec: khop import --guess {shlex.quote(str(path))}"
+        )
 
 
 def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:

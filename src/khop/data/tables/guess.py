@@ -194,6 +194,10 @@ _PERSONS = {
     "user", "customer", "account", "author", "member", "reviewer", "person", "client", "buyer", "player",
     "student", "patient", "employee", "follower", "voter", "rater", "msno",
 }  # fmt: skip
+_THINGS = {
+    "item", "product", "movie", "book", "song", "artist", "track", "video", "article", "paper", "page",
+    "business", "node", "vertex", "entity", "group",
+}  # fmt: skip
 _IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
 _COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
 _TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
@@ -227,11 +231,10 @@ class _GuessedTable:
         words = {facts.name: _tokens(facts.name) for facts in ids}
         key = _best_key(self.name, self.columns)
         has_id = key is not None and bool(self.columns[key].words & _IDS)
-        for one, other in ((a, b) for a in words for b in words if len(words[a]) == len(words[b])):
+        for one, other in ((a, b) for a in words for b in words):
             known = _PAIRS - _SHORT if has_id and key not in (one, other) else _PAIRS
-            ends = list(zip(words[one], words[other], strict=True))
-            differ = [pair for pair in ends if pair[0] != pair[1]]
-            if len(differ) == 1 and differ[0] in known:
+            if _differ(words[one], words[other]) in known:
+                ends = zip(words[one], words[other], strict=True)
                 stem = [a for a, b in ends if a == b and a not in _IDS | {"name"}]
                 return one, other, "-".join(stem) or "node"
         return None
@@ -243,6 +246,27 @@ class _GuessedTable:
     @property
     def rows(self) -> int:
         return max((one.rows for one in self.columns.values()), default=0)
+
+
+def ends_of(names: Sequence[str]) -> tuple[int, int] | None:
+    """Return the positions of the columns whose names are those of two ends, source first; None without any.
+
+    The names are a pair, such as source and target or id_1 and id_2, or two names of nodes: userId and item.
+    """
+    words = [_tokens(name) for name in names]
+    of_nodes = _IDS | _PERSONS | _THINGS
+    for one, other in ((a, b) for a in range(len(words)) for b in range(len(words))):
+        if _differ(words[one], words[other]) in (_PAIRS if of_nodes & set(words[one]) else _PAIRS - _SHORT):
+            return one, other
+    nodes = [at for at, of in enumerate(words) if set(of[-1:]) & _IDS or (len(of) == 1 and of[0] in of_nodes)]
+    nodes = nodes if len(nodes) < 3 else [at for at in nodes if words[at] != ["id"]]
+    return (nodes[0], nodes[1]) if len(nodes) == 2 else None
+
+
+def _differ(one: Sequence[str], other: Sequence[str]) -> tuple[str, str] | None:
+    """Return the words in which two names differ, if they differ in one."""
+    pairs = [pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]]
+    return pairs[0] if len(pairs) == 1 and len(one) == len(other) else None
 
 
 @without_spec()
