@@ -5,8 +5,10 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import math
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -216,6 +218,30 @@ def test_objects_of_json_are_rows(form: str, start: bytes, tmp_path: Path) -> No
     (tmp_path / "a.json").write_bytes(start + text.encode())
     table = open_files(find_files(["a.json"], tmp_path, "k"), Dialect(), "k")
     assert [row for piece in table.pieces(["id", "n"]) for row in piece().batch.to_pylist()] == objects
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ("9007199254740993 9007199254740992 1.5", ["9007199254740993", "9007199254740992", "1.5"]),
+        ("18446744073709551617 18446744073709551616", ["18446744073709551617", "18446744073709551616"]),
+        ("-9223372036854775809 null 1", ["-9223372036854775809", None, "1"]),
+        (
+            "9007199254740992 -9007199254740994 100000000000000000000 1.5 -0",
+            [2.0**53, -(2.0**53) - 2, 1e20, 1.5, 0],
+        ),
+        ("12345678901234567.25 1e400", [12345678901234567.25, math.inf]),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz"])
+def test_integers_of_json_are_exact(
+    name: str, values: str, wanted: Sequence[str | float | None], tmp_path: Path
+) -> None:
+    """Also if other values of the column have fractions: ids would change."""
+    content = "".join(f'{{"a\'b": {value}, "c": 1}}\n' for value in values.split()).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    table = open_files(find_files([name], tmp_path, "k"), Dialect(), "k")
+    assert [row["a'b"] for piece in table.pieces(["c", "a'b"]) for row in piece().batch.to_pylist()] == wanted
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,10 @@ _OPTIONS = "hive_partitioning=false, maximum_object_size=67108864"
 
 @dataclass(frozen=True, eq=False)
 class JsonTable(FileTable):
-    """Rows of JSON lines. Strings, including dates, stay text; a nested object is read as text."""
+    """Rows of JSON lines. Strings, including dates, stay text; a nested object is read as text.
+
+    Numbers with fractions are text if they have integers that are not exact as float64.
+    """
 
     types: Sequence[dict[str, str]]  # DuckDB types by column, for each file
 
@@ -376,7 +379,7 @@ class JsonTable(FileTable):
                     raise ValueError(f"{key}: {name}: has no JSON object; give one per line")
                 kinds = [str(one) for one in found.types]
                 plain = [one if one.removesuffix("[]") in _TYPES else "VARCHAR" for one in kinds]
-                types.append(dict(zip(found.columns, plain, strict=True)))
+                types.append(_exact(connection, source, dict(zip(found.columns, plain, strict=True))))
                 empty = connection.sql(f"{_query(source, types[-1], list(types[-1]))} LIMIT 0")
                 nested = _nested(found, dict(zip(found.columns, kinds, strict=True)))
                 schemas.append((name, pa.schema([
@@ -393,6 +396,20 @@ class JsonTable(FileTable):
                 query = connection.sql(_query(source, types, columns))
                 with closing(query.to_arrow_reader(BATCH_ROWS)) as reader:
                     yield from pieces_of(name, reader)
+
+
+def _exact(connection: Any, source: str, types: dict[str, str]) -> dict[str, str]:
+    """Return the types, with text for numbers of which float64 would change an integer."""
+    doubles = [name for name, kind in types.items() if kind == "DOUBLE"]
+    if not doubles:
+        return types
+    as_text = types | dict.fromkeys(doubles, "VARCHAR")
+    tests = (
+        f"bool_or(regexp_full_match({one}, '-?[0-9]+') AND format('{{:.0f}}', {one}::DOUBLE) <> {one})"
+        for one in map(quoted, doubles)
+    )
+    changed = connection.sql(_query(source, as_text, doubles)).aggregate(", ".join(tests)).fetchall()[0]
+    return types | {name: "VARCHAR" for name, is_changed in zip(doubles, changed, strict=True) if is_changed}
 
 
 def _nested(found: Any, kinds: dict[str, str]) -> set[str]:
