@@ -58,3 +58,9 @@ def test_the_file_of_options_is_what_the_classes_declare() -> None:
 def test_every_option_of_a_component_has_a_description() -> None:
     entries = [*run_fields(), *(entry for entry, _ in kind_fields().values())]
     assert [entry.path for entry in entries if not entry.description] == []
+
+
+def test_an_option_that_kinds_share_shows_every_value_that_one_of_them_allows() -> None:
+    inner, kinds = kind_fields()["sampler.rule.inner"]
+    assert kinds == ("sum", "symmetric-sum", "relation-mean")
+    assert inner.choices == ("uniform", "weighted", "labor", "top-k")  # relation-mean has two of them

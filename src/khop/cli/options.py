@@ -229,7 +229,7 @@ class RunCommand(ComponentCommand):
         if "--help-all" in args:
             kinds = {
                 entry.option.removeprefix("--").replace("-", "_"): replace(
-                    entry, description=f"{entry.description}; for {', '.join(names)}"
+                    entry, description=f"{entry.description}. Only for {', '.join(names)}"
                 )
                 for entry, names in kind_fields().values()
             }

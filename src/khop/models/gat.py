@@ -44,15 +44,15 @@ class GatOptions(StackOptions):
     """Options of a GAT, as set by a run."""
 
     heads: Count = 4
-    """Attention heads of gat and hgt, which share the hidden width"""
+    """Number of attention heads. Each head has the width hidden / heads"""
     attention: Attention = "gat"
-    """Attention scores of gat: static (gat), or dynamic, which can rank neighbors differently per node
-    (gatv2)"""
+    """Attention scores: static (gat) or dynamic (gatv2). With dynamic scores, two nodes can rank the same
+    neighbors differently"""
     edge_column: Annotated[Text | None, Default("none")] = None
-    """Edge column of features for the attention scores, for all edge types that have it"""
+    """Edge column with features for the attention scores. It applies to all edge types that have it"""
     edge_times: Annotated[Count | None, Default("none")] = None
-    """Width of Time2Vec features in the attention scores, computed from the time between an edge and its time
-    limit"""
+    """Width of Time2Vec features of times in the attention scores. They depend on the time limit of the edge
+    minus the time of the edge"""
 
 
 class GAT(Stack):

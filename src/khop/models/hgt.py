@@ -28,7 +28,7 @@ class HgtOptions(NormOptions):
     """Options of an HGT, as set by a run."""
 
     heads: Count = 4
-    """Attention heads of gat and hgt, which share the hidden width"""
+    """Number of attention heads. Each head has the width hidden / heads"""
 
 
 class HGT(Stack):

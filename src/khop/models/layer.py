@@ -327,7 +327,7 @@ class NormOptions:
     dropout: Annotated[float, Ge(0), Lt(1), Default("0 for link-prediction")] = 0.2
     """Dropout probability of hidden layers"""
     norm: Norm = "none"
-    """Normalization after each layer"""
+    """Normalization after each layer: none, or layer normalization (layer)"""
 
 
 @dataclass(frozen=True)
@@ -339,10 +339,11 @@ class StackOptions(NormOptions):
     residual: bool = False
     """Add the input of each layer to its output"""
     encoder: Literal["none", "linear"] = "none"
-    """Encoder of the input: none, or a linear layer per node type (linear). gin always has one; rgcn has one
-    unless model.inputs is columns"""
+    """Layer between the input and the model's first layer: none, or a linear layer per node type (linear).
+    gin always has a linear layer, and rgcn has one unless model.inputs is columns"""
     bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
-    """Basis matrices that the edge types of rgcn share"""
+    """Number of basis matrices, of which the weights of rgcn's edge types are combinations. Set it, e.g. to
+    8, for many edge types with few edges each"""
 
     def __post_init__(self) -> None:
         if self.bases and "bases" in self.unread:

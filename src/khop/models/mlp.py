@@ -23,7 +23,7 @@ class MlpOptions(StackOptions):
     """Options of a multilayer perceptron, as a run sets them."""
 
     concat: Annotated[str, Default("only the input column")] = ""
-    """Node columns appended to the input column, separated by commas, such as x_1,x_2,x_3"""
+    """Node columns that are appended to the input column, separated by commas, such as x_1,x_2,x_3"""
 
     @property
     def columns(self) -> tuple[str, ...]:

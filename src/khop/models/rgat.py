@@ -28,9 +28,9 @@ class RgatOptions(NormOptions):
     """Options of an R-GAT, as a run sets them."""
 
     heads: Count = 4
-    """Attention heads, which share the hidden width"""
+    """Number of attention heads. Each head has the width hidden / heads"""
     encoder: Literal["none", "linear"] = "none"
-    """Layer before the first layer: none, or linear for each node type"""
+    """Layer between the input and the model's first layer: none, or a linear layer per node type (linear)"""
 
     def __post_init__(self) -> None:
         if self.norm != "none":

@@ -245,10 +245,11 @@ class RgcnOptions(StackOptions):
     unread: ClassVar[tuple[str, ...]] = ()
 
     relation: Annotated[Text | None, Default("one relation per edge type")] = None
-    """Edge column with relations, integers from 0, for all edge types that have it"""
+    """Edge column with the relation of each edge, an integer from 0. It applies to all edge types that have
+    it"""
     inputs: Literal["encoded", "columns"] = "encoded"
-    """Input of rgcn's first layer: the column after a linear layer per node type (encoded), or the column
-    itself, which must have the same width for all node types (columns)"""
+    """Input of the first layer: the column after a linear layer per node type (encoded), or the column itself
+    (columns). With columns, all node types must have columns of the same width"""
 
 
 def _relations(name: str | None, context: ModelInputs) -> RelationColumn | None:

@@ -164,7 +164,9 @@ def kind_fields() -> dict[str, tuple[RunField, tuple[str, ...]]]:
     for path, family in FAMILIES.items():
         for kind in family.builtin:
             for entry in fields_of_kind(path, kind):
-                found[entry.path] = entry, (*found.get(entry.path, (entry, ()))[1], kind)
+                before, kinds = found.get(entry.path, (entry, ()))
+                widest = max(entry, before, key=lambda each: len(each.choices))  # kinds may allow fewer words
+                found[entry.path] = widest, (*kinds, kind)
     return found
 
 

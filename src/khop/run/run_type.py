@@ -611,7 +611,7 @@ def _field_schema(schema: Schema, path: str) -> Schema:
         schema["description"] = " ".join(schema["description"].split())
     if entry is None:
         return schema
-    schema["description"] = f"{entry.description}; {entry.allowed}"
+    schema["description"] = f"{entry.description}. Values: {entry.allowed}"
     if entry.allowed.startswith("bytes"):
         kept: Schema = {name: schema[name] for name in ("description", "default") if name in schema}
         return {"anyOf": [{"type": "integer", "minimum": 0}, _SIZE], **kept}

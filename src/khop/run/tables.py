@@ -153,18 +153,18 @@ class TaskTable(Section):
     kind: Annotated[str, KindOf(TASKS)] = TASKS.default
     """Prediction task: {kinds}, or package.module:Class"""
     target: Annotated[str | None, Field(min_length=1), Default("the graph's only one")] = None
-    """Node type to classify, or edge type to predict, such as "user buys item"; link-prediction takes
-    several, separated by commas"""
+    """Node type to classify, or edge type to predict, such as "user buys item". For link-prediction, several
+    edge types are separated by commas"""
     label: Annotated[str | None, Field(min_length=1), Default("its only column that fits the task")] = None
-    """Label column of the target node type or edge type"""
+    """Column of the target with the labels"""
     metric: Annotated[str | None, Field(min_length=1), Default("the first one of the task")] = None
-    """Evaluation metric"""
+    """Metric of evaluation"""
     train_split: Text = "train"
     """Split to train on"""
     val_split: Text = "val"
-    """Split that selects the best checkpoint"""
+    """Split whose score selects the best checkpoint"""
     test_split: Text = "test"
-    """Split for the final score; it does not influence training"""
+    """Split for the final score, which does not influence training"""
 
 
 class RuleTable(Section):
@@ -175,7 +175,7 @@ class RuleTable(Section):
     kind: Annotated[
         str, KindOf(RULES), Default("that of the model, else uniform, or weighted if sampler.weight is set")
     ]
-    """Sampling rule, which selects neighbors: {kinds}, or package.module:Class"""
+    """Sampling rule, which selects the neighbors: {kinds}, or package.module:Class"""
 
 
 class LossTable(Section):
@@ -193,25 +193,27 @@ class SamplerTable(Section):
     kind: Annotated[str | None, KindOf(SAMPLERS), Default("neighbor: samples hop by hop")] = None
     """Sampler of training batches: {kinds}, or package.module:Class"""
     fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
-    """Neighbors per node, one number per hop, starting at the seeds"""
+    """Number of neighbors per node, one number per hop. The first number is for the seeds"""
     replacement: bool = False
-    """Sample neighbors with replacement"""
+    """Sample neighbors with replacement. A neighbor can then occur several times"""
     expansion: Literal["layered", "subgraph"] = "layered"
-    """Nodes that a hop expands: all nodes sampled so far (layered, as in DGL), or only new nodes (subgraph,
-    as in PyG)"""
+    """Which nodes a hop expands: all nodes sampled so far (layered, as in DGL), or only new nodes (subgraph,
+    as in PyG). With layered, the output of a node does not depend on the other seeds of its batch"""
     weight: Annotated[str | None, Field(min_length=1), Default("uniform sampling")] = None
-    """Edge column with sampling weights; without replacement, means are biased unless all weights of a row
-    are equal or 0"""
+    """Edge column with sampling weights. Without replacement, means are biased unless all positive weights of
+    a node's edges are equal"""
     time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
-    """Column with the times of seeds, and of edges or nodes; neighbors later than their seed are not
+    """Column with the times of seeds, and of edges or nodes. Neighbors later than their seed are not
     sampled"""
     temporal_strategy: Literal["sample", "latest"] = "sample"
-    """Neighbors selected with a time column: a random sample of the earlier ones (sample), or the latest ones
-    (latest)"""
+    """Which of the earlier neighbors are sampled if sampler.time is set: random ones (sample), or the latest
+    ones (latest)"""
     window: Annotated[Window, Default("all earlier times")] = None
-    """Range of times before the limit, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
+    """Sample only edges whose time is in this range before the limit: BEFORE,AFTER. If times are in seconds,
+    86400,0 is a day. Needs sampler.time"""
     temporal_limit: Literal["seed", "edge"] = "seed"
-    """Latest time of a node's edges: that of its seed (seed), or of the edge that led to it (edge)"""
+    """Time up to which a node's edges are sampled: that of its seed (seed), or that of the edge that led to
+    it (edge, as in TGAT and TGN)"""
     rule: RuleTable | None = None
 
     @property
@@ -239,18 +241,20 @@ class ModelTable(Section):
     layers: Annotated[int | None, Field(ge=1, le=LARGEST), Default("one per fanout")] = None
     """Number of layers"""
     column: Text = "x"
-    """Input column, for all node types that have it"""
+    """Node column that the model reads, in all node types that have it"""
     embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for such types")] = None
-    """Width of trained embeddings for node types without the input column; 0: no input for these types"""
+    """Width of trained embeddings for node types without the input column. With 0, these types have no input
+    and only pass on messages"""
     embedded_types: Literal["missing", "others", "all"] = "missing"
-    """Node types with embeddings: types without the input column (missing), these types except the target
+    """Which node types have embeddings: those without the input column (missing), the same except the target
     (others), or all types, in addition to the input column (all)"""
     unknown: Annotated[float, Field(ge=0, lt=1), Default("no shared embedding")] = 0.0
-    """Probability of replacing a node's embedding by the shared embedding `unknown` in training, which unseen
-    nodes get at inference, e.g. 0.05"""
+    """Probability with which a training step replaces a node's embedding by the shared embedding `unknown`,
+    e.g. 0.05. Nodes that are added after training use this embedding"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
-    """Update of embeddings: all rows (dense), only rows of the batch (sparse), or only rows of the batch, in
-    a table that is sharded over processes (sharded)"""
+    """Which embeddings a step updates: all rows (dense), only rows of the batch (sparse), or only rows of the
+    batch in a table that is divided among processes (sharded). For large tables, sparse is faster than
+    dense"""
 
 
 class OptimizerTable(Section):
@@ -260,4 +264,5 @@ class OptimizerTable(Section):
     """Optimizer: {kinds}, another class of torch.optim as
     torch.optim:Adamax, or package.module:Class"""
     clip_norm: Annotated[float, Field(ge=0, le=1e30), Default("no limit")] = 0.0
-    """Maximum gradient norm, over all weights, embeddings and processes; 0: no clipping"""
+    """Maximum norm of the gradients of all weights and embeddings, over all processes. Gradients with a
+    larger norm are scaled down"""

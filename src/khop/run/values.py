@@ -36,56 +36,62 @@ class LinksTable(Section):
     option_prefix = "link-"
 
     decoder: Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"] = "dot"
-    """Decoder that scores a pair of node embeddings; dot and distmult are symmetric, and all except dot and
-    mlp have an embedding per relation"""
+    """Function that scores a pair of node embeddings. dot and distmult score a link and its reverse equally.
+    All except dot and mlp learn an embedding per relation"""
     relation: Annotated[str | None, Field(min_length=1), Default("one relation per edge type")] = None
-    """Edge column with the relations of links, integers from 0"""
+    """Edge column with the relation of each link, an integer from 0. Set it if an edge type contains several
+    relations, as in a knowledge graph"""
     relations: Annotated[CountOrNone, Default("counted in the graph")] = 0
-    """Number of relations in the column links.relation"""
+    """Number of relations in the column links.relation. Set it for a graph on servers, where khop cannot
+    count them"""
     loss: LossTable = Field(default_factory=LossTable)
     negatives: Literal["uniform", "degree"] = "uniform"
-    """Distribution of training negatives: uniform, or proportional to in-degree^0.75 (degree)"""
+    """How training negatives are sampled: all nodes with equal probability (uniform), or in proportion to
+    in-degree^0.75, which prefers popular nodes (degree)"""
     negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
-    """Negatives per training link"""
+    """Number of negatives per training link"""
     negatives_group: Count = 1
-    """Consecutive training links that share one set of negatives; with shared_negatives, they share only the
-    additional negatives"""
+    """Number of consecutive training links that share one set of negatives. A larger number gives batches
+    with fewer nodes. With shared_negatives, the links share only these"""
     shared_negatives: Annotated[CountOrNone, Default("none")] = 0
-    """Additional negatives per training link, shared by negatives_group links"""
+    """Number of additional negatives per training link, which negatives_group links share"""
     hard_negatives: Annotated[CountOrNone, Default("none")] = 0
-    """Additional hard negatives per training link: the destinations with the highest scores that are not
-    linked to its source"""
+    """Number of additional hard negatives per training link. These are the destinations with the highest
+    scores for the link's source that are not linked to it"""
     hard_every: Count = 1
-    """Epochs between updates of the hard negatives"""
+    """Number of epochs between updates of the hard negatives"""
     corrupt: Literal["destination", "source", "both"] = "destination"
-    """Endpoint that training negatives corrupt; both: negatives_per_positive for each endpoint"""
+    """Endpoint of a link that training negatives replace. With both, each endpoint gets
+    negatives_per_positive negatives"""
     exact: bool = False
-    """Exclude edges of the training graph from the training negatives"""
+    """Never sample an edge of the training graph as a training negative. By default, some negatives may be
+    edges"""
     spot_target: Annotated[CountOrNone, Default("all target links are removed")] = 0
-    """Minimum degree of both endpoints for a target link to stay in the message graph of its batch
-    (SpotTarget)"""
+    """Let a target link pass messages in its batch if both of its endpoints have at least this degree
+    (SpotTarget). At nodes of high degree, these messages distort training little"""
     split: Literal["auto", "random", "time", "column"] = "auto"
-    """Split of the links: at random with the shares val and test (random), by the cut-offs of the graph
-    (time), by the edge column split (column), or the first of column, time and random that the graph supports
-    (auto)"""
+    """How the links are split: at random with the shares val and test (random), by the cut-offs of the graph
+    (time), or by the edge column split (column). auto uses the first of column, time and random that the
+    graph supports"""
     val: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the links for validation"""
+    """Share of the links for validation, if links are split at random"""
     test: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the links for test"""
+    """Share of the links for test, if links are split at random"""
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
-    """Negatives per validation or test link; drawn once, and never edges of the graph"""
+    """Number of negatives among which each validation or test link is ranked. They are drawn once, and are
+    never edges of the graph. Scores with different numbers are not comparable"""
     val_negatives: Annotated[str | None, Field(min_length=1), Default("drawn")] = None
-    """File of negatives of the validation links, with your ids: Parquet with a list of destinations per link
-    in the column negatives, or pairs for all links"""
+    """File of negatives for the validation links, with the ids of the imported tables. It has a list of
+    destinations per link in the column negatives (Parquet), or pairs that serve for all links"""
     test_negatives: Annotated[str | None, Field(min_length=1), Default("drawn")] = None
-    """File of negatives of the test links, like val_negatives"""
+    """File of negatives for the test links, in the format of val_negatives"""
 
     filtered: bool = False
-    """Also compute filtered MRR and hits: rank both endpoints of each link among all nodes, without other
-    known links; needs distmult, transe, complex or rotate"""
+    """Also compute filtered MRR and hits. They rank both endpoints of each link among all nodes, without
+    other known links. Needs the decoder distmult, transe, complex or rotate"""
     ranking: bool = False
-    """Also compute NDCG and recall at 10 and 20: rank all destinations for each source, except itself and its
-    links of earlier splits"""
+    """Also compute NDCG and recall at 10 and 20. They rank all destinations for each source, except itself
+    and its links of earlier splits"""
 
     @property
     def drawn_eval_negatives(self) -> int:
@@ -143,20 +149,20 @@ class SeedFiles(Section):
     option_prefix = "seeds-"
 
     train: Annotated[str | None, Field(min_length=1), Default("the training split of the graph")] = None
-    """Table of the training rows with your ids: a Parquet or CSV file"""
+    """Table of the training rows: a Parquet or CSV file with the ids of the imported tables"""
     val: Annotated[str | None, Field(min_length=1), Default("none")] = None
-    """Table of the rows that select the best checkpoint"""
+    """Table of the rows whose score selects the best checkpoint"""
     test: Annotated[str | None, Field(min_length=1), Default("none")] = None
-    """Table of the rows for the final score; they do not influence training"""
+    """Table of the rows for the final score, which does not influence training"""
     id: Annotated[
         str | None, Field(min_length=1), Default("that of the node table in the import, else id")
     ] = None
-    """Column of the ids"""
+    """Column with the node ids"""
     time: Annotated[str | None, Field(min_length=1), Default("rows have no dates")] = None
-    """Column with the date of each row; with sampler.time, neighbors are not later than this date. Dates
-    without a time zone are in UTC"""
+    """Column with the date of each row; set it together with sampler.time. Neighbors are not later than this
+    date. Dates without a time zone are in UTC"""
     weight: Annotated[str | None, Field(min_length=1), Default("equal weights")] = None
-    """Column of weights of the training rows in the loss"""
+    """Column with the weight of each training row in the loss"""
     classes: Annotated[
         tuple[str, ...], Field(strict=False), Default("those of the training table, in ascending order")
     ] = ()
@@ -185,18 +191,23 @@ class Parts(Section):
     """Placement and caching of a partitioned graph on several processes."""
 
     placement: Literal["features", "all", "whole"] = "features"
-    """Partitioning across processes: features, all (features and edges), or whole (replicated)"""
+    """What is partitioned across processes: features, features and edges (all), or nothing (whole). Use all
+    if the edges do not fit in the memory of a machine"""
     lanes: Count = 4
-    """Number of batches in flight between processes"""
+    """Number of batches that processes make at the same time. Increase it if the network has a high latency.
+    Each lane needs memory for send and receive buffers"""
     wire: Literal["stored", "float16", "int8"] = "stored"
-    """Format of features sent between processes; float16 and int8 round them"""
+    """Format of features that processes send to each other: as stored (stored), or rounded to fewer bytes
+    (float16, int8)"""
     locality: bool = True
-    """Prefer to assign seeds to the process that stores them; all processes still get equal shares"""
+    """Assign seeds to the processes that store them, as far as all processes still get equal shares. This
+    reduces network traffic"""
     cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
-    """Host memory to cache rows that are on other processes or on disk, e.g. 2GiB"""
+    """Host memory of each process for a cache of rows that other processes or the disk store, e.g. 2GiB. Use
+    it if training waits for these rows"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
-    """Selection of the cached rows: by visit probabilities (visits), by counts in the first epoch (counts),
-    or by visits if possible, else counts (auto)"""
+    """Which rows are cached: those that batches need with the highest probability (visits), or those that the
+    first epoch needs most often (counts). auto uses visits if possible, else counts"""
 
 
 class Servers(Section):
@@ -211,41 +222,44 @@ class Servers(Section):
         Default("none: the graph is on this machine"),
         Allowed('a list of addresses "host:port", on the command line separated by commas'),
     ] = ()
-    """Addresses of servers that make the batches, started with khop serve"""
+    """Addresses of servers that store the graph and make the batches, started with khop serve"""
     token_file: Annotated[str | None, OptionName("--token-file"), Default("no token")] = None
-    """File with the token for the servers"""
+    """File with the token for the servers, written by khop servers token"""
     ca: Annotated[str | None, OptionName("--ca"), Default("the certificates of the system")] = None
-    """CA certificate that verifies the servers"""
+    """Certificate of the CA that signed the servers' certificates"""
     client_cert: Annotated[str | None, OptionName("--client-cert"), Default("none")] = None
-    """Client certificate, for servers that require one"""
+    """Certificate of this client, for servers that require one"""
     client_key: Annotated[str | None, OptionName("--client-key"), Default("none")] = None
-    """Private key of the client certificate"""
+    """Private key of client_cert"""
     insecure: bool = False
-    """Send the token to servers without encryption"""
+    """Connect to servers without encryption. Others on the network can then read the token"""
     deadline: Annotated[float, Field(gt=0, le=LONGEST_S)] = 60.0
-    """Seconds without a response from any server before the run fails"""
+    """Seconds without a response from any server, after which the run fails"""
     attempt: Annotated[float, Field(gt=0, le=LONGEST_S)] = 20.0
-    """Seconds without a heartbeat before a request is retried on another server"""
+    """Seconds without a heartbeat from a server, after which a request is sent to another server"""
 
 
 class Gpu(Section):
     """Storage of the graph for training on a GPU (docs/gpu.md)."""
 
     topology: Literal["auto", "device", "sharded", "pinned", "host"] = "auto"
-    """Memory for the edges: GPU memory (device), the memory of all GPUs of the machine (sharded), host memory
-    read by the GPU (pinned), host memory with sampling on the CPU (host), or the first of these with enough
-    room (auto)"""
+    """Where the edges are stored: in GPU memory (device), divided among the GPUs of the machine (sharded), in
+    host memory that the GPU reads (pinned), or in host memory for sampling on the CPU (host). auto uses the
+    first of these with enough memory"""
     features: Literal["auto", "device", "sharded", "pinned", "host", "mapped", "disk"] = "auto"
-    """Memory for the columns: GPU memory (device), the memory of all GPUs of the machine (sharded), host
-    memory read by the GPU (pinned) or by the CPU (host), memory-mapped files (mapped), files read row by row
-    (disk), or the first of these with enough room, except host (auto)"""
+    """Where the columns are stored: in GPU memory (device), divided among the GPUs of the machine (sharded),
+    in host memory that the GPU reads (pinned) or that the CPU reads (host), in memory-mapped files (mapped),
+    or in files that are read row by row (disk). auto uses the first of these with enough memory, but never
+    host"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
-    """GPU memory for the cache of frequent rows, e.g. 4GB, or a share of the input columns, e.g. 20%"""
+    """GPU memory for a cache of frequently needed rows, e.g. 4GB, or a share of the input columns, e.g. 20%.
+    Use it if the columns do not fit in GPU memory"""
     launches: Literal["auto", "single", "recorded"] = "auto"
-    """Kernel launches in training steps: one by one (single), as CUDA graphs (recorded), or as CUDA graphs if
-    possible (auto). CUDA graphs need topology and features in device or pinned memory"""
+    """How training steps launch GPU kernels: one by one (single), or as CUDA graphs (recorded). auto uses
+    CUDA graphs if possible. They need topology and features in device or pinned memory"""
     check: Literal["first", "none"] = "first"
-    """Batches sampled on the GPU that are compared with the CPU: the first of each epoch (first), or none"""
+    """Compare batches that the GPU samples with those of the CPU: the first batch of each epoch (first), or
+    none"""
 
 
 class TargetTable(Section):
@@ -254,9 +268,9 @@ class TargetTable(Section):
     option_prefix = "target-"
 
     metric: Annotated[str | None, Field(min_length=1), Default("the metric of the task")] = None
-    """Metric that target.value refers to"""
+    """Metric of the score target.value"""
     value: Annotated[float | None, Default("no target")] = None
-    """Score on the validation split at which training stops"""
+    """Stop at the first evaluation with this score on the validation split, or a better one"""
 
     @model_validator(mode="after")
     def _has_a_value(self) -> TargetTable:
@@ -272,33 +286,34 @@ class Training(Section):
     """Training of the model."""
 
     epochs: Count = 10
-    """Passes over the training seeds"""
+    """Number of passes over the training seeds"""
     max_steps: Annotated[CountOrNone, Default("no limit")] = 0
-    """Maximum number of optimizer steps"""
+    """Stop after this number of optimizer steps"""
     batch_size: Count = 1024
-    """Training seeds per optimizer step, over all processes"""
+    """Number of training seeds per optimizer step, over all processes"""
     micro_batches: Count = 1
-    """Micro-batches per step on each process, to save memory (gradient accumulation); with layered expansion,
-    the gradient stays the same"""
+    """Number of parts into which each process splits its share of a step (gradient accumulation). Increase it
+    if a step does not fit in memory. With layered expansion and without dropout, the gradient stays the
+    same"""
     drop_last: bool = False
-    """Drop the last step of an epoch if it has fewer than batch_size seeds"""
+    """Leave out the last step of an epoch if it has fewer than batch_size seeds"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
     """Learning rate"""
     schedule: Literal["constant", "linear", "cosine", "plateau"] = "constant"
-    """Learning rate schedule: constant, linear or cosine decay to 0 at the end of the run, or reduction when
+    """Learning rate over time: constant, decay to 0 at the end of the run (linear, cosine), or reduction when
     the validation score stops improving (plateau)"""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Factor by which the plateau schedule reduces the learning rate"""
+    """Factor by which the plateau schedule multiplies the learning rate"""
     plateau_patience: Count = 2
-    """Evaluations without improvement before the plateau schedule reduces the learning rate"""
+    """Number of evaluations without improvement after which the plateau schedule reduces the learning rate"""
     warmup: CountOrNone = 0
-    """Warm-up steps, in which the learning rate increases from 0"""
+    """Number of warm-up steps, in which the learning rate increases from 0"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Weight decay: an L2 penalty, or decoupled for adamw"""
+    """Strength of the weight decay: an L2 penalty, or decoupled with adamw"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
-    """Random seed for initial weights, the order of training seeds, neighbors, negatives and dropout"""
+    """Random seed of the initial weights, the order of training seeds, neighbors, negatives and dropout"""
     patience: Annotated[CountOrNone, Default("never")] = 0
-    """Evaluations without improvement before training stops early"""
+    """Stop after this number of evaluations without a better score on the validation split"""
     target: TargetTable = Field(default_factory=TargetTable)
 
 
@@ -308,16 +323,17 @@ class EvaluationTable(Section):
     option_prefix = "evaluation-"
 
     fanouts: Annotated[Fanouts, Default("exact, over all neighbors")] = ()
-    """Neighbors per node in evaluation, one number per hop"""
+    """Number of neighbors per node in evaluation, one number per hop. Required with sampler.time"""
     batch_size: Count = 8192
-    """Nodes per chunk of evaluation and inference"""
+    """Number of nodes per chunk in evaluation and inference. Lower it to save memory"""
     batch_edges: Count = 1 << 20
-    """Edges per chunk of exact evaluation and inference; a chunk of one node may have more"""
+    """Maximum number of edges per chunk in exact evaluation and inference. A chunk of one node may have
+    more"""
     every: Annotated[float, Field(gt=0, le=LARGEST)] = 1.0
-    """Epochs between evaluations, e.g. 2, or 0.05 for 20 evaluations per epoch; the final state is always
-    evaluated"""
+    """Number of epochs between evaluations, e.g. 2. With 0.05, there are 20 evaluations per epoch. The final
+    state is always evaluated"""
     every_steps: Annotated[CountOrNone, Default("by epochs")] = 0
-    """Optimizer steps between evaluations, instead of epochs"""
+    """Number of optimizer steps between evaluations. It replaces evaluation.every"""
 
     @model_validator(mode="after")
     def _has_one_distance(self) -> EvaluationTable:
@@ -335,11 +351,11 @@ class CheckpointTable(Section):
     option_prefix = "checkpoint-"
 
     steps: Annotated[CountOrNone, Default("no checkpoints by steps")] = 0
-    """Optimizer steps between checkpoints within an epoch"""
+    """Number of optimizer steps between checkpoints within an epoch"""
     minutes: Annotated[float, Field(ge=0)] = 5.0
-    """Minutes between checkpoints within an epoch; 0: no checkpoints by time"""
+    """Minutes between checkpoints within an epoch. 0: no checkpoints by time"""
     keep: Count = 2
-    """Number of most recent checkpoints to keep"""
+    """Number of latest checkpoints to keep: last, last-1 (the one before), ..."""
     best: Count = 1
     """Number of best checkpoints to keep: best, best-1 (the second best), ..."""
 
@@ -354,38 +370,44 @@ class RunConfig(Section):
     out: Annotated[str | None, Field(min_length=1), Default("the first free runs/<graph>-<n>")] = None
     """Run folder, new or empty"""
     start_from: Annotated[str | None, Field(min_length=1), Default("new weights")] = None
-    """Run folder, or a checkpoint in it, with weights to start from; node embeddings are matched by id"""
+    """Start from the weights of this run folder (its best checkpoint) or of this checkpoint in it. Node
+    embeddings are matched by id"""
     start_optimizer: bool = False
-    """Also load the optimizer state from start_from"""
+    """Also load the state of the optimizer, such as Adam's moments, from start_from"""
     device: Annotated[
         str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Allowed("auto, cpu, cuda or cuda:<number>")
     ] = "auto"
-    """Device of the model; auto: a GPU if torch finds one, else the CPU"""
+    """Device of the model. auto is a GPU if the machine has one for each process, else the CPU"""
     precision: Literal["float32", "tf32", "float64", "bfloat16"] = "float32"
-    """Dtype of weights and activations; bfloat16 uses autocast, and tf32 is float32 with TF32 matrix products
-    on a GPU"""
+    """Dtype of weights and activations. bfloat16 computes under autocast with float32 weights. tf32 is
+    float32 with TF32 matrix products on a GPU"""
     threads: Annotated[Threads, Default("depends on the number of cores")] = 0
-    """Sampler threads; batches do not depend on their number"""
+    """Number of threads that make batches. Increase it if khop profile finds that training waits for batches.
+    Batches do not depend on it"""
     compute_threads: Annotated[Threads, Default("one per core")] = 0
-    """Threads of torch and of khop's kernels"""
+    """Number of threads of torch and of khop's kernels"""
     prefetch: Count = 4
-    """Number of prefetched batches"""
+    """Number of batches that are made ahead of training. More batches need more memory"""
     prefetch_bytes: Annotated[Bytes, Default("1 GiB")] = 1 << 30
-    """Memory limit for prefetched batches, e.g. 500MB; one batch is always allowed"""
+    """Memory for batches that are made ahead of training, e.g. 500MB. At the limit, sampling pauses. One
+    batch is always allowed"""
     gather: Literal["ahead", "deferred"] = "ahead"
-    """Gather input rows when the batch is made (ahead), or in the first layer (deferred)"""
+    """When input rows are read: when the batch is made (ahead), or in the first layer (deferred). With
+    deferred, prefetched batches need less memory"""
     deadline: Annotated[float, Field(gt=0, le=LONGEST_S)] = 300.0
-    """Seconds that a process waits for another one before all processes end with an error"""
+    """Seconds that a process waits for another one. After this time, all processes end with an error"""
     interface: Annotated[
         str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")
     ] = None
-    """Network interface to listen on: its name, its address, or a network, e.g. 10.0.0.0/8"""
+    """Network interface on which processes listen: its name, its address, or a network, e.g. 10.0.0.0/8"""
     allow_public: bool = False
-    """Allow processes to listen on a public address; protect it by a firewall"""
+    """Allow processes to listen on a public address. Protect it by a firewall, because their traffic is not
+    encrypted"""
     tensorboard: bool = False
-    """Log to TensorBoard in the run folder; needs the package tensorboard"""
+    """Write losses and scores for TensorBoard to the run folder. Needs the package tensorboard"""
     logger: Literal["none", "wandb", "mlflow"] = "none"
-    """Additional logger of losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
+    """Also log losses and scores to Weights & Biases (wandb) or MLflow (mlflow). Needs the package of this
+    name"""
     task: TaskTable = Field(default_factory=TaskTable)
     links: LinksTable = Field(default_factory=LinksTable)
     seeds: SeedFiles = Field(default_factory=SeedFiles)

@@ -52,7 +52,7 @@ class GroupOptions:
     """Options of a sampler of groups of nodes, as set by a run."""
 
     groups_per_step: Count = 1
-    """Groups per optimizer step, over all processes, instead of training.batch_size"""
+    """Number of groups of seeds per optimizer step, over all processes. It replaces training.batch_size"""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class ClusterOptions(GroupOptions):
     """Options of Cluster-GCN's sampler, as a run sets them."""
 
     cluster_column: Text = "cluster"
-    """Node column of cluster ids, written by `khop graph cluster`"""
+    """Node column with the cluster of each node, written by `khop graph cluster`"""
     clusters_per_group: Count = 1
-    """Clusters per subgraph"""
+    """Number of clusters per subgraph"""
 
 
 def _layers(context: SamplerInputs) -> int:
@@ -208,7 +208,7 @@ class ShadowOptions(GroupOptions):
     """Options of ShaDow's sampler, as a run sets them."""
 
     seeds_per_group: Count = 1
-    """Seeds per subgraph; 1: a separate subgraph for each seed"""
+    """Number of seeds per subgraph. With 1, each seed has a separate subgraph"""
 
 
 class ShadowSampler(SamplerBase):
@@ -328,9 +328,11 @@ class SaintOptions(GroupOptions):
     """Options of GraphSAINT's samplers, as a run sets them."""
 
     groups_per_epoch: Annotated[CountOrNone, Default("nodes of the graph / nodes of a subgraph")] = 0
-    """Subgraphs per epoch"""
+    """Number of subgraphs per epoch"""
     coverage: Count = 50
-    """Size of the presample that normalizes edges and losses, as a multiple of the number of nodes"""
+    """Number of nodes in the subgraphs that are sampled before training, as a multiple of the number of nodes
+    in the graph. Their counts determine the weights of edges and losses. A larger number gives more precise
+    weights, but training starts later"""
 
     def sampler(self, draw: SaintNodes | SaintEdges | SaintWalks, context: SamplerInputs) -> SaintSampler:
         """Make the sampler of a run by a draw of nodes."""
@@ -350,7 +352,7 @@ class SaintSizeOptions(SaintOptions):
     """Options of subgraphs by nodes or by edges."""
 
     subgraph_draws: Count = 2000
-    """Nodes (saint-node) or edges (saint-edge) sampled per subgraph"""
+    """Number of nodes (saint-node) or edges (saint-edge) that are sampled per subgraph"""
 
 
 @dataclass(frozen=True)
@@ -358,9 +360,9 @@ class SaintWalkOptions(SaintOptions):
     """Options of subgraphs by random walks."""
 
     walk_roots: Count = 1000
-    """Random walks per subgraph"""
+    """Number of random walks per subgraph"""
     walk_length: Count = 2
-    """Steps per walk"""
+    """Number of steps per walk"""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class MarginRanking(LinkLoss):
     summary = "margin ranking"
 
     margin: Scale = 1.0
-    """Margin: difference between the scores of a link and a negative above which the margin loss is 0"""
+    """Difference between the scores of a link and a negative from which the margin loss is 0"""
 
     def __post_init__(self) -> None:
         _check_scale("margin", self.margin)
@@ -143,7 +143,8 @@ class InfoNce(LinkLoss):
     summary = "cross-entropy of a link among its negatives"
 
     temperature: Scale = 1.0
-    """Temperature, by which the infonce loss divides scores"""
+    """Number by which the infonce loss divides scores. A lower number gives negatives with high scores more
+    weight"""
 
     def __post_init__(self) -> None:
         _check_scale("temperature", self.temperature)

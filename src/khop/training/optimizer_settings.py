@@ -423,7 +423,7 @@ class AmsgradOptions(AdamOptions):
     """Options of Adam."""
 
     amsgrad: bool = False
-    """Divide by the largest mean of squared gradients so far"""
+    """Divide by the largest mean of squared gradients so far instead of the current one (AMSGrad)"""
 
 
 @dataclass(frozen=True)
@@ -457,9 +457,9 @@ class AdagradOptions:
     """Options of Adagrad."""
 
     lr_decay: _Least = 0.0
-    """Decay of the learning rate"""
+    """Rate at which the learning rate decays per step"""
     initial_accumulator_value: _Least = 0.0
-    """Initial sum of squared gradients"""
+    """Initial value of the sum of squared gradients"""
     eps: _Least = 1e-10
     """Term added to the denominator for numerical stability"""
 

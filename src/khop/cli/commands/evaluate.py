@@ -47,7 +47,7 @@ PredictionFile = Annotated[
     typer.Option(
         "--predictions",
         metavar="FILE.parquet",
-        help="File to write with a row per node or link of the split: your ids, class names and scores.",
+        help="File to write, with one row per node or link of the split: imported ids, class names, scores.",
         show_default=False,
     ),
 ]

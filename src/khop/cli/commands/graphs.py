@@ -94,9 +94,9 @@ def cluster(
     method: Annotated[
         str,
         typer.Option(
-            help="Method of khop partition: ldg and fennel stream over the edges; metis cuts fewer "
-            "edges of small graphs, keeps all edges in memory and needs khop\\[metis]; random, range and "
-            "hash ignore edges.",
+            help="Method of khop partition. ldg and fennel stream over the edges. metis cuts fewer edges "
+            "of small graphs, but keeps all edges in memory and needs khop\\[metis]. random, range and hash "
+            "do not read edges.",
             metavar="|".join(PARTITIONERS.builtin),
             autocompletion=PARTITIONERS.kinds,
         ),
@@ -124,12 +124,12 @@ def walks(
         ),
     ],
     relation: Annotated[str, typer.Option(help="Relation of the new edge type.")] = "visited",
-    walks: Annotated[int, typer.Option(help="Walks per node.")] = 10,
-    rounds: Annotated[int, typer.Option(help="Maximum rounds per walk.")] = 2,
+    walks: Annotated[int, typer.Option(help="Number of walks per node.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Maximum number of rounds per walk.")] = 2,
     stop: Annotated[
         float, typer.Option(help="Probability that a walk stops before each additional round.")
     ] = 0.5,
-    keep: Annotated[int, typer.Option(help="Neighbors kept per node: the most visited.")] = 10,
+    keep: Annotated[int, typer.Option(help="Number of neighbors per node: the most visited nodes.")] = 10,
     return_parameter: Annotated[
         float,
         typer.Option(

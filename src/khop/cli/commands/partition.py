@@ -55,7 +55,7 @@ class WorkOptions:
     slack: Annotated[
         float,
         typer.Option(
-            help="Imbalance tolerance: fraction by which a part may exceed its share of a balanced quantity."
+            help="Fraction by which a part may exceed its equal share of each quantity in --balance."
         ),
     ] = 0.05
     seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0
@@ -95,9 +95,9 @@ def partition(
     method: Annotated[
         str,
         typer.Option(
-            help="Partitioning method. ldg and fennel stream over the edges, with memory per node only; "
-            "metis cuts fewer edges of small graphs, keeps all edges in memory and needs khop\\[metis]; "
-            "random, range and hash ignore edges; package.module:Class is a custom method.",
+            help="Partitioning method. ldg and fennel stream over the edges and need memory per node only. "
+            "metis cuts fewer edges of small graphs, but keeps all edges in memory and needs khop\\[metis]. "
+            "random, range and hash do not read edges. package.module:Class is a custom method.",
             metavar="|".join(PARTITIONERS.builtin),
             autocompletion=PARTITIONERS.kinds,
         ),

@@ -81,8 +81,8 @@ class RunOptions:
     remote_share: Annotated[
         float | None,
         typer.Option(
-            help="Share of remote nodes per batch, as printed by khop partition --fanouts (default: the "
-            "share of random parts).",
+            help="Share of a batch's nodes that are in other parts, as printed by khop partition --fanouts "
+            "(default: the share with random parts).",
             show_default=False,
         ),
     ] = None

@@ -27,8 +27,8 @@ PairFile = Annotated[
         "--pairs",
         metavar="FILE",
         readable=False,  # the error of khop has a remedy
-        help="Pairs of your ids to score with a link-prediction run: Parquet or CSV, with the id columns "
-        "of the edge table.",
+        help="File of pairs of ids to score with a link-prediction run: Parquet or CSV, with the id columns "
+        "of the imported edge table.",
         show_default=False,
     ),
 ]

@@ -68,7 +68,7 @@ def token(
     graph: TokenGraphs = None,
     role: Annotated[
         TokenRole,
-        typer.Option("--role", help="Allowed requests: batches (client), or also hops and rows (server)."),
+        typer.Option("--role", help="Requests that the token allows: of clients, or also of servers."),
     ] = TokenRole.CLIENT,
 ) -> None:
     """Write a new random token to a file that only its owner can read."""

@@ -39,8 +39,9 @@ BindOption = Annotated[
     BindChoice | None,
     typer.Option(
         "--bind",
-        help="Binding of processes to cores: separate cores for each process (cores), also on one NUMA node "
-        "(numa), or no binding (none) (default: numa on machines with several NUMA nodes, else none).",
+        help="How processes are bound to cores: separate cores for each process (cores), separate cores on "
+        "one NUMA node (numa), or no binding (none). Default: numa on machines with several NUMA nodes, else "
+        "none.",
         show_default=False,
     ),
 ]
@@ -91,7 +92,8 @@ class ServeOptions:
         _option(
             "--view-bytes",
             "SIZE",
-            "Memory for splits and other views of the graph, e.g. 8GiB (default: a quarter of the memory).",
+            "Memory for subsets of the graph that clients request, such as splits, e.g. 8GiB (default: a "
+            "quarter of the memory).",
         ),
     ] = None
     module: Annotated[
@@ -113,7 +115,7 @@ class ServeOptions:
         _option(
             "--metrics",
             "ADDRESS",
-            "HOST:PORT, or a loopback PORT, of metrics for Prometheus (default: none).",
+            "Address of metrics for Prometheus: HOST:PORT, or a PORT on loopback (default: none).",
         ),
     ] = None
     part: Annotated[
@@ -187,7 +189,8 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code",
         metavar="PACKAGE",
-        help="Package whose code a run folder may name and import; can be repeated (default: none).",
+        help="Package from which the run may import code that its run folder names; can be repeated "
+        "(default: none).",
         show_default=False,
     ),
 ]

@@ -27,7 +27,7 @@ def split(
     test: Annotated[float, typer.Option(help=f"Test links: {_PART}.")] = 0.1,
     disjoint_share: Annotated[
         float,
-        typer.Option(help="Share of the training links that are targets only, and not in the message graph."),
+        typer.Option(help="Share of the training links over which no messages pass; they are only targets."),
     ] = 0.0,
     negatives: Annotated[
         int, typer.Option(help="Negatives per validation or test link; never edges of the graph.")

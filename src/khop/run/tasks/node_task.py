@@ -274,7 +274,7 @@ class LabelNodes:
         metric: Annotated[
             Literal["f1-micro", "f1-macro", "roc-auc", "average-precision"] | None, Default("f1-micro")
         ] = None
-        """Evaluation metric"""
+        """Metric of evaluation"""
 
     @staticmethod
     def resolve(options: Options, context: ResolveContext) -> TaskTable:

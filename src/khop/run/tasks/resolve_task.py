@@ -61,7 +61,7 @@ class MetricOptions:
         ),
         Default("accuracy for nodes, mrr for links"),
     ] = None
-    """Evaluation metric; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
+    """Metric of evaluation. For nodes: accuracy, f1-macro, f1-micro, roc-auc or average-precision. For links:
     roc-auc, average-precision, mrr, or hits, recall, ndcg or map among the first K, such as hits@50"""
 
 
@@ -70,13 +70,14 @@ class ClassOptions(MetricOptions):
     """Options of a task over classes, as set by a run."""
 
     loss: ClassLossKind = "cross-entropy"
-    """Loss: cross-entropy, or focal loss, which gives confident predictions less weight"""
+    """Loss: cross-entropy, or focal loss, which gives confident predictions less weight (focal)"""
     gamma: Annotated[float, Ge(0), Lt(1000)] = 2.0
-    """Focusing parameter gamma of focal loss"""
+    """Exponent gamma of the focal loss. A larger number gives confident predictions less weight"""
     class_weights: Annotated[Literal["none", "balanced"], Default("none")] = "none"
-    """Class weights in the loss: none, or inverse to the class counts in training (balanced)"""
+    """Weights of the classes in the loss: equal (none), or inversely proportional to the number of training
+    seeds of each class (balanced). Use balanced if some classes are rare"""
     label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Label smoothing: share of the target that is spread over all classes"""
+    """Share of the target that label smoothing spreads over all classes, e.g. 0.1"""
 
     @property
     def class_loss(self) -> ClassLoss:
@@ -89,12 +90,12 @@ class NumberOptions:
     """Options of regression, as set by a run."""
 
     metric: Annotated[Literal["rmse", "mae", "r2"] | None, Default("rmse")] = None
-    """Evaluation metric"""
+    """Metric of evaluation"""
     loss: Literal["mse", "mae"] = "mse"
     """Loss: squared error (mse) or absolute error (mae)"""
     standardize: Literal["train", "none"] = "train"
-    """Standardize labels by their mean and standard deviation on the training split; outputs keep the unit of
-    the labels"""
+    """Train on labels that are standardized over the training split (train), or on unchanged labels (none).
+    In both cases, outputs and scores are in the unit of the labels. Custom models need none"""
 
 
 def resolved_classes(context: ResolveContext) -> TaskTable:

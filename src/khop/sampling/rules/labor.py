@@ -68,9 +68,11 @@ class Labor(RuleBase):
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST
     layer_dependent: bool = False
-    """Share random numbers among all hops: fewer nodes per batch, but biased for several layers"""
+    """Use the same random numbers in all hops of LABOR. Batches then have fewer nodes, but outputs of models
+    with several layers are biased"""
     kappa: Annotated[int, Ge(1), Le(_MOST_KAPPA)] = 1
-    """Steps for which a node keeps its random number; above 1, successive batches share nodes"""
+    """Number of steps for which a node keeps its random number in LABOR. Above 1, successive batches share
+    nodes, which helps caches, but batches are not independent"""
 
     def __post_init__(self) -> None:
         checked_field(self, "layer_dependent", truth)

@@ -32,18 +32,21 @@ class SumOptions:
     """Options of draws that estimate sums."""
 
     column: str = ""
-    """Edge column of weights, or of values for top-k (default: uniform sampling)"""
+    """Edge column of sampling weights, or of values if inner is top-k (default: uniform sampling)"""
     replacement: bool = False
-    """Sample neighbors with replacement; weighted samples without replacement are biased"""
+    """Sample neighbors with replacement. Sampling by weight without replacement is biased"""
     inner: Annotated[
         Literal["uniform", "weighted", "labor", "top-k"] | None,
         Default("uniform, or weighted if column is set"),
     ] = None
-    """Rule that selects the neighbors: uniform, weighted, labor or top-k"""
+    """Rule that selects the neighbors of a sum: uniform, weighted, labor or top-k. With relation-mean, only
+    uniform and labor are possible"""
     layer_dependent: bool = False
-    """Share LABOR's random numbers among all hops: fewer nodes per batch, but biased for several layers"""
+    """Use the same random numbers in all hops of LABOR. Batches then have fewer nodes, but outputs of models
+    with several layers are biased"""
     kappa: Annotated[int, Ge(1), Le((1 << 31) - 1)] = 1
-    """Steps for which LABOR keeps the random number of a node"""
+    """Number of steps for which a node keeps its random number in LABOR. Above 1, successive batches share
+    nodes, which helps caches, but batches are not independent"""
 
     def __post_init__(self) -> None:
         by_column = self.inner in ("weighted", "top-k")
@@ -213,7 +216,7 @@ class RelationOptions:
     """Options of draws that estimate means by relation, as a run sets them."""
 
     column: Text
-    """Edge column of relations"""
+    """Edge column with the relation of each edge, an integer"""
     inner: Literal["uniform", "labor"] = "uniform"
     """Rule that selects the neighbors"""
 

@@ -65,7 +65,8 @@ class TopK(RuleBase):
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST
     column: Text
-    """Edge column of values"""
+    """Edge column that the rule reads: the values of top-k, the relations of relation-mean, or sampling
+    weights"""
 
     def __post_init__(self) -> None:
         column_name(self.column)

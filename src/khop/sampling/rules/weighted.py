@@ -51,10 +51,10 @@ class Weighted(RuleBase):
 
     kernel: ClassVar[Kernel] = Kernel.WEIGHTED
     column: Text
-    """Edge column of weights"""
+    """Edge column with sampling weights"""
     replacement: bool = False
-    """Sample neighbors with replacement; without it, means are biased unless all weights of a row are equal
-    or 0"""
+    """Sample neighbors with replacement. Without it, means are biased unless all positive weights of a node's
+    edges are equal"""
 
     def __post_init__(self) -> None:
         column_name(self.column)
