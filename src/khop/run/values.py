@@ -247,13 +247,13 @@ class Gpu(Section):
     host memory that the GPU reads (pinned), or in host memory for sampling on the CPU (host). auto uses the
     first of these with enough memory"""
     features: Literal["auto", "device", "sharded", "pinned", "host", "mapped", "disk"] = "auto"
-    """Where the columns are stored: in GPU memory (device), divided among the GPUs of the machine (sharded),
-    in host memory that the GPU reads (pinned) or that the CPU reads (host), in memory-mapped files (mapped),
-    or in files that are read row by row (disk). auto uses the first of these with enough memory, but never
-    host"""
+    """Where the input column and the label are stored: in GPU memory (device), divided among the GPUs of the
+    machine (sharded), in host memory that the GPU reads (pinned) or that the CPU reads (host), in
+    memory-mapped files (mapped), or in files that are read row by row (disk). auto uses the first of these
+    with enough memory, but never host"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
-    """GPU memory for a cache of frequently needed rows, e.g. 4GB, or a share of the input columns, e.g. 20%.
-    Use it if the columns do not fit in GPU memory"""
+    """GPU memory for a cache of frequently needed rows of the input column, e.g. 4GB, or a share of the
+    column, e.g. 20%. Use it if the column does not fit in GPU memory"""
     launches: Literal["auto", "single", "recorded"] = "auto"
     """How training steps launch GPU kernels: one by one (single), or as CUDA graphs (recorded). auto uses
     CUDA graphs if possible. They need topology and features in device or pinned memory"""
