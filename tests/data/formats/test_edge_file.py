@@ -575,6 +575,19 @@ def test_weights_are_those_of_the_file(tmp_path: Path) -> None:
     assert (found.dtype, found.tolist()) == (np.float64, [16777217, 1e40])
 
 
+@pytest.mark.parametrize("content", ["1 2 9007199254740993", "1 2 1 9007199254740993\n2 3 1 1.5"])
+def test_numbers_that_are_rounded_are_noted(content: str, tmp_path: Path) -> None:
+    assert read(tmp_path, content).notes == [
+        f"{['weight', 'time'][content.count('1.5')]}: whole numbers beyond 2**53 are rounded"
+    ]
+    assert read(tmp_path, content.replace("993", "992")).notes == []
+
+
+def test_names_of_columns_are_distinct(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="edges.txt: the column 'w' occurs twice in the header; rename one"):
+        read(tmp_path, "source,target,w,w\n1,2,3,4\n")
+
+
 @pytest.mark.parametrize(
     "content", ["1,2,\n2,3,\n", "source,target,\n1,2,\n2,3,\n", "1|2\n2|3\n", "1 | 2\n2 | 3\n"]
 )

@@ -110,6 +110,8 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
         words = form.separator.join(first)
         notes.append(f"the first line, {words!r}, names the columns; --header no reads it as an edge")
         names = [name.strip() for name in first[2:]]
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path}: the column {names[0]!r} occurs twice in the header; rename one")
         content = _Content(content.ends[1:], content.values[1:], content.attributes[1:])
         if not content.ends:
             raise ValueError(f"{path}: has a header, {words!r}, and no edges; add lines of two ids")
@@ -126,6 +128,8 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
         if numbers is None:
             raise _problem(form, is_header, f"{name} is not a number")
         columns[name] = numbers
+        if _has_rounded(values, numbers):
+            notes.append(f"{name}: whole numbers beyond 2**53 are rounded")
     if content.attributes:
         found, more = attribute_columns(content.attributes, "edges")
         columns |= found
@@ -235,6 +239,13 @@ def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:
             return None
         return narrowed(made) if name == WEIGHT else made
     return None
+
+
+def _has_rounded(values: Any, numbers: npt.NDArray[Any]) -> bool:
+    """Return True if a whole number of a column was changed."""
+    large = np.flatnonzero(np.abs(numbers) >= 2**53) if numbers.dtype.kind == "f" else ()
+    texts = ((at, values[at].as_py().strip()) for at in map(int, large))
+    return any(int(text) != int(numbers[at]) for at, text in texts if re.fullmatch(r"[+-]?\d+", text))
 
 
 def _table(chunk: bytes, form: _Form) -> Any:
