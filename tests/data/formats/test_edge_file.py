@@ -177,6 +177,15 @@ def test_memory_of_checks_does_not_grow_with_attributes() -> None:
     assert peak(20) - peak(0) < 2 << 20  # expat copies up to 1 MiB
 
 
+def test_gexf_with_times(tmp_path: Path) -> None:
+    (tmp_path / "a.gexf").write_text(
+        '<gexf xmlns="http://www.gexf.net/1.2draft" version="1.2"><graph mode="dynamic" defaultedgetype="directed">'
+        '<nodes><node id="0" start="1.0"/><node id="1"/></nodes><edges><edge id="0" source="0" target="1" '
+        'start="2"/></edges></graph></gexf>'
+    )
+    assert edges_of(imported(tmp_path / "a.gexf")[0]) == [(0, 1)]
+
+
 def test_gexf_as_gephi_0_9_writes_it(tmp_path: Path) -> None:
     space = "http://www.gexf.net/1.3"
     (tmp_path / "a.gexf").write_text(
@@ -355,6 +364,13 @@ def test_vertices_without_names_have_their_numbers(tmp_path: Path) -> None:
     assert edges_of(found) == [(0, 1), (1, 2), (3, 0)]
     assert "3 vertices have no name: their ids are their numbers" in said
     assert "times in brackets are omitted" in said
+
+
+def test_relations_of_pajek_are_edges_of_one_type(tmp_path: Path) -> None:
+    (tmp_path / "a.net").write_text(PAJEK + '*Arcs :1 "likes"\n1 2 0.5\n*Arcs :2 "knows"\n2 3 2\n')
+    found, said = imported(tmp_path / "a.net")
+    assert edges_of(found) == [(0, 1), (1, 2)]
+    assert said[1:] == ["""line 9: '*Arcs :2 "knows"': the edges of its relation are not kept apart"""]
 
 
 @pytest.mark.parametrize(

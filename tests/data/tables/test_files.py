@@ -254,6 +254,7 @@ def test_integers_of_json_are_exact(
         ),
         (b'{\n "a": 1\n}\n', "line 1: is not one JSON object; .*give one object per line"),
         (b'{"a": 1}\n{"a": 1, "a": 2}\n', "line 2: the key 'a' occurs twice; rename one"),
+        (b'{"a": 1}\n{"a": "\\ud83d"}\n', r"line 2: \\ud83d is one half of a character; correct the line"),
         (b"", "has no JSON object; give one per line"),
         (b"[1, 2]\n", "has no JSON object; give one per line"),
         (b'[{"a": 1},\n', "is cut off: its array is not closed; write it again"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ def test_text_that_looks_like_an_integer_is_text() -> None:
     one, long = reader(), "9" * 5000
     one.add(pa.array(["--5", "-5", "4", long]), where)
     assert one.classes == ("-5", "4", "--5", long)
+
+
+def test_two_spellings_of_a_number_are_two_classes_with_a_warning() -> None:
+    """Text of CSV: pandas writes integers with missing values as 1.0."""
+    one = reader()
+    one.add(pa.array(["1", "0", "a", "1a"]), where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.warn_of_spellings()
+    one.add(pa.array(["1.0"]), where)
+    with pytest.warns(UserWarning, match=r"item.label: '1' and '1.0' are one number, but two classes"):
+        one.warn_of_spellings()
 
 
 def test_named_classes_are_all_there_are() -> None:

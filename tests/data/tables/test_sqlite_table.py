@@ -105,3 +105,16 @@ def test_integers_that_are_no_real_are_refused_beside_reals(tmp_path: Path, data
     says = r"column 'sum' of .*tx is 9007199254740993 in the row with id = 3: not exact as a real, .*; correct it"
     with pytest.raises(ValueError, match=says):
         next(table.pieces(["sum"]))
+
+
+def test_generated_columns_are_read(tmp_path: Path, databases: Databases) -> None:
+    path = tmp_path / "bank.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        made = "twice INTEGER GENERATED ALWAYS AS (id * 2), half REAL AS (id * 0.5) STORED"
+        connection.execute(f"CREATE TABLE tx (id INTEGER PRIMARY KEY, {made})")
+        connection.execute("INSERT INTO tx VALUES (1), (2)")
+    pieces = opened(databases, path).pieces(["twice", "half"])
+    assert [row for piece in pieces for row in piece().batch.to_pylist()] == [
+        {"twice": 2, "half": 0.5},
+        {"twice": 4, "half": 1.0},
+    ]

@@ -675,6 +675,9 @@ def _gexf(content: bytes, notes: list[str]) -> Any:
         titles = re.findall(rb"<attribute\s[^>]*?\btitle\s*=\s*[\"']([^\"']*)", group)
         if len(set(titles)) < len(titles):
             raise _Refused(f"two attributes have one title, of {b', '.join(titles).decode()}; rename one")
+    content = re.sub(
+        rb"(<graph\b(?![^>]*\btimeformat)[^>]*\bmode=.dynamic.)", rb'\1 timeformat="double"', content
+    )
     content = re.sub(rb"https?://www\.gexf\.net/1\.3", b"http://gexf.net/1.3", content)  # Gephi 0.9
     elements, graph = _elements(content), gexf.read_gexf(io.BytesIO(content))
     _check_xml(elements, graph)
@@ -747,7 +750,13 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
     for number, line in enumerate(content.decode().splitlines(), start=1):
         word = (line.split() or ["%"])[0].lower()
         if word.startswith("*"):
-            section, form = sections.setdefault(word, []), _PAJEK_LINES.get(word)
+            form, is_new = _PAJEK_LINES.get(word), word not in sections
+            section = sections.setdefault(word, [])
+            if not is_new:  # another relation
+                notes.append(
+                    f"line {number}: {line.strip()[:60]!r}: the edges of its relation are not kept apart"
+                )
+                continue
         elif form is not None and not word.startswith("%") and not re.match(form[0], line):
             raise _Refused(f"line {number}: {line.strip()[:60]!r} is not a valid {form[1]}; correct the line")
         if not word.startswith("%"):

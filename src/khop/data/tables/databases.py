@@ -59,7 +59,7 @@ _TABLES: Mapping[Kind, str] = {
 }
 _COLUMNS: Mapping[Kind, str] = {
     "duckdb": "SELECT column_name, '' FROM (DESCRIBE {place})",
-    "sqlite": "SELECT name, '' FROM pragma_table_info({text})",
+    "sqlite": "SELECT name, '' FROM pragma_table_xinfo({text}) WHERE hidden <> 1",  # also generated ones
     "postgresql": """
         SELECT a.attname, coalesce(base.typname, t.typname) FROM pg_attribute a
         JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype

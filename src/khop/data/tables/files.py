@@ -461,8 +461,12 @@ def _check_lines(name: str, path: Path, place: str) -> None:
             where = f"{place}, line {number}"
             try:
                 pairs = json.loads(line.removeprefix(b"\xef\xbb\xbf") or b"{}", object_pairs_hook=list)
+                json.dumps(pairs, ensure_ascii=False).encode()
             except UnicodeDecodeError:
                 raise ValueError(f"{where}: invalid UTF-8; save the file as UTF-8") from None
+            except UnicodeEncodeError as error:
+                half = f"\\u{ord(error.object[error.start]):04x}"
+                raise ValueError(f"{where}: {half} is one half of a character; correct the line") from None
             except (ValueError, RecursionError):
                 if line.strip():
                     raise ValueError(

@@ -5,6 +5,7 @@ Ids are text or integers. Text becomes integers only if the spec asks for it.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,16 @@ class LabelReader:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in their order."""
         return self.spec.classes if self.spec.classes is not None else tuple(sorted(self._seen, key=_natural))
+
+    def warn_of_spellings(self) -> None:
+        """Warn if two classes are one number, as in CSV files of which one has missing values."""
+        first: dict[float, str] = {}
+        for name in self.classes if self.spec.classes is None else ():
+            is_number = re.fullmatch(r"\s*[+-]?\d{1,15}(\.\d*)?\s*", name)
+            if is_number and (other := first.setdefault(float(name), name)) != name:
+                sentence = f"{other!r} and {name!r} are one number, but two classes; write it in one form"
+                warnings.warn(f"{self.key}: {sentence}", stacklevel=1)
+                return
 
     @property
     def is_closed(self) -> bool:

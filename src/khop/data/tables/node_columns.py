@@ -172,6 +172,8 @@ def _fitted(reader: NodeReader) -> tuple[dict[str, ColumnEncoder], LabelReader |
             one.add(seen.column(spec.columns[name].column or name), seen.row)
         if label is not None:
             label.add(seen.column(label.spec.column), seen.row)
+    if label is not None:
+        label.warn_of_spellings()
     return {name: one.encoder() for name, one in fitters.items()}, label
 
 
