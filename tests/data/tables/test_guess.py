@@ -58,6 +58,12 @@ def test_a_proposal_imports_as_it_is(folder: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_header_alone_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,age\n")
+    with pytest.raises(ValueError, match="--guess: a.csv: has no rows after its names, id, age; add rows"):
+        guess_spec(["a.csv"], tmp_path)
+
+
 def test_one_row_beyond_the_first_ones_takes_a_claim_back(folder: Path) -> None:
     """The last of many rows is no number, names a user twice, and is no time."""
     many = 140_000  # more rows than a piece has

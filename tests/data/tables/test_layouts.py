@@ -321,6 +321,31 @@ def test_lists_of_ids_split_nodes(tmp_path: Path) -> None:
     assert splits == {"train": [0, 3], "val": [1]}
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("4,1\n2\n", "splits: train.txt: line 1 has 2 fields; give one id per line"),
+        ("", "splits: train.txt: is empty; give one id per line"),
+        ("4\n\n1\n \n\n", None),
+    ],
+)
+def test_a_list_of_ids_has_one_per_line(content: str, sentence: str | None, tmp_path: Path) -> None:
+    """Empty lines are skipped."""
+    (tmp_path / "n.csv").write_text("id,y\n1,a\n2,b\n3,a\n4,b\n")
+    (tmp_path / "train.txt").write_text(content)
+    (tmp_path / "valid.txt").write_text("2\n")
+    spec = {
+        "splits": {"train": "train.txt", "val": "valid.txt"},
+        "nodes": {"n": {"files": ["n.csv"], "id": "id", "label": "y"}},
+    }
+    if sentence is not None:
+        with pytest.raises(ValueError, match=f"^{sentence}$"):
+            import_tables(spec, tmp_path / "graph", folder=tmp_path)
+        return
+    import_tables(spec, tmp_path / "graph", folder=tmp_path)
+    assert khop.open_graph(tmp_path / "graph").split("train")["n"].tolist() == [0, 3]
+
+
 def test_an_id_in_two_lists_of_a_split_is_named_with_its_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2, 3, 4], "y": ["a", "b", "a", "b"]}), tmp_path / "n.parquet")
     for name, ids in {"train": ["4", "1"], "valid": ["2", "1"]}.items():

@@ -292,9 +292,11 @@ def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     texts += [_edges(one) for one in tables if one.links]
     neither = [one for one in tables if one.key is None and not one.links]
     if len(neither) == len(tables):
-        files, there = neither[0].files, ", ".join(neither[0].columns)
+        files, there = ", ".join(neither[0].files), ", ".join(neither[0].columns)
+        if not neither[0].rows:
+            raise ValueError(f"--guess: {files}: has no rows after its names, {there}; add rows")
         raise ValueError(
-            f"--guess: {', '.join(files)}: no unique column, and no two columns with ids, of {there}; pass "
+            f"--guess: {files}: no unique column, and no two columns with ids, of {there}; pass "
             "--header no if these are values, or write a spec that names the ids (docs/import.md)"
         )
     texts += [_neither(one) for one in neither]

@@ -455,8 +455,13 @@ class OpenSource:
         files = [file for of_part in found.values() for file in of_part]
         parts = FileColumns({PART: {file.name: part for part, of in found.items() for file in of}})
         spec = Source(files=tuple(file.name for file in files), header="no", format="csv")
+        for file in files:
+            table = open_files([file], Dialect("no"), key, "csv")
+            if (fields := len(table.schema)) != 1:
+                reason = f"line 1 has {fields} fields" if fields else "is empty"
+                raise ValueError(f"{key}: {file.name}: {reason}; give one id per line")
         table = open_files(files, Dialect("no"), key, "csv")
-        lists = OpenSource(table, spec, key, added=(parts,)).with_ids(["0"])
+        lists = OpenSource(table, spec, key, added=(parts,)).with_ids(["0"]).filtered('"0" IS NOT NULL', key)
         return self.with_columns(Joined(lists, "0", id, {PART: PART}))
 
     def filtered(self, expression: str | None, key: str) -> OpenSource:
