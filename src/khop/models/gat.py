@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -107,15 +108,7 @@ class GAT(Stack):
             raise ValueError(f"heads {heads}: must divide hidden, {hidden}")
         check_word("attention", attention, Attention)
         self._edges = edges
-
-        def make_layer(
-            widths: Mapping[NodeType, int],
-            destinations: tuple[NodeType, ...],
-            edge_types: tuple[EdgeType, ...],
-            options: LayerOptions,
-        ) -> AttentionLayer:
-            return AttentionLayer(widths, destinations, edge_types, options, heads, attention, edges)
-
+        make_layer = partial(AttentionLayer, heads=heads, attention=attention, edges=edges)
         super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), make_layer)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -20,9 +21,9 @@ from khop.models.layer import (
     weighted,
 )
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sage import SageWeights
+from khop.models.sage import matrix_layer
 from khop.models.stack import Stack
-from khop.schema import EdgeType, NodeType
+from khop.schema import NodeType
 
 
 class GCN(Stack):
@@ -66,7 +67,8 @@ class GCN(Stack):
         residual: Residual = "none",
         encoder: Encoding = "none",
     ) -> None:
-        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), _layer)
+        make_layer = partial(matrix_layer, layer_class=GcnLayer)
+        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), make_layer)
 
     @classmethod
     def for_graph(
@@ -107,12 +109,3 @@ class GcnLayer(Layer):
             if edge_type in block.adjacencies:
                 weighted(edge_type, block.adjacencies[edge_type], "GCN", GCN.rule)
         return super().totals(h, block)
-
-
-def _layer(
-    widths: Mapping[NodeType, int],
-    destinations: tuple[NodeType, ...],
-    edge_types: tuple[EdgeType, ...],
-    options: LayerOptions,
-) -> GcnLayer:
-    return GcnLayer(SageWeights(widths, destinations, edge_types, options), destinations, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -72,15 +73,7 @@ class HGT(Stack):
     ) -> None:
         if whole_number("heads", heads, 1, LARGEST_WIDTH) and hidden % heads:
             raise ValueError(f"heads {heads}: must divide hidden, {hidden}")
-
-        def make_layer(
-            widths: Mapping[NodeType, int],
-            destinations: tuple[NodeType, ...],
-            edge_types: tuple[EdgeType, ...],
-            options: LayerOptions,
-        ) -> HgtLayer:
-            return HgtLayer(tuple(widths), destinations, edge_types, options, heads)
-
+        make_layer = partial(HgtLayer, heads=heads)
         super().__init__(sizes, "linear", layers, LayerOptions(hidden, dropout, norm), make_layer)
 
     @classmethod
@@ -126,7 +119,7 @@ class HgtLayer(BlockLayer):
 
     def __init__(
         self,
-        has_rows: tuple[NodeType, ...],
+        widths: Mapping[NodeType, int],
         destinations: tuple[NodeType, ...],
         edge_types: tuple[EdgeType, ...],
         options: LayerOptions,
@@ -137,7 +130,7 @@ class HgtLayer(BlockLayer):
         self.heads = heads
         hidden, width = options.hidden, options.hidden // heads
         sources = dict.fromkeys(t[0] for t in edge_types)
-        asking = [t for t in dict.fromkeys(t[2] for t in edge_types) if t in has_rows]
+        asking = [t for t in dict.fromkeys(t[2] for t in edge_types) if t in widths]
         self.keys = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in sources})
         self.values = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in sources})
         self.queries = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in asking})
@@ -147,7 +140,7 @@ class HgtLayer(BlockLayer):
         self.prior = nn.ParameterDict({name: nn.Parameter(torch.ones(heads)) for name in scored})
         self.message = nn.ParameterDict({parameter_name(*t): _by_head(heads, width) for t in edge_types})
         self.out = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in destinations})
-        owners = [parameter_name(t) for t in destinations if t in has_rows]
+        owners = [parameter_name(t) for t in destinations if t in widths]
         self.skip = nn.ParameterDict({name: nn.Parameter(torch.ones(())) for name in owners})
         self.norm = layer_norms(destinations, options)
 

@@ -48,16 +48,13 @@ class LightGCN(Stack):
 
     def __init__(self, sizes: ModelSizes, hidden: int = 64, layers: int = 3) -> None:
         encoding: Encoding = "linear" if sizes.inputs else "none"
-
-        def make_layer(
-            widths: Mapping[NodeType, int],
-            destinations: tuple[NodeType, ...],
-            edge_types: tuple[EdgeType, ...],
-            options: LayerOptions,
-        ) -> LightLayer:
-            return LightLayer(destinations, edge_types, hidden)
-
-        super().__init__(sizes, encoding, layers, LayerOptions(hidden), make_layer)
+        super().__init__(
+            sizes,
+            encoding,
+            layers,
+            LayerOptions(hidden),
+            lambda _, destinations, edge_types, options: LightLayer(destinations, edge_types, hidden),
+        )
         self.hidden = hidden
         _check_widths(self, hidden)
         if not isinstance(sizes.targets, str):

@@ -12,10 +12,10 @@ from torch import Tensor
 from khop.batch import Batch
 from khop.components import Default
 from khop.models.encoder import Encoding, HasTypes, ModelInputs, ModelSizes
-from khop.models.layer import Layer, LayerOptions, Norm, Residual, StackOptions
-from khop.models.sage import SageWeights
+from khop.models.layer import LayerOptions, Norm, Residual, StackOptions
+from khop.models.sage import matrix_layer
 from khop.models.stack import Stack
-from khop.schema import EdgeType, NodeType, Type
+from khop.schema import NodeType, Type
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class ColumnMLP(Stack):
         residual: Residual = "none",
         encoder: Encoding = "none",
     ) -> None:
-        sizes = replace(sizes, edge_types=())
-        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), _layer)
+        options = LayerOptions(hidden, dropout, norm, residual)
+        super().__init__(replace(sizes, edge_types=()), encoder, layers, options, matrix_layer)
         self.concat = tuple(concat)
 
     @classmethod
@@ -152,12 +152,3 @@ def with_columns(graph: HasTypes, sizes: ModelSizes, concat: Sequence[str]) -> M
             raise ValueError(f"concat {list(concat)}: columns of {node_type!r} are sparse; name dense ones")
         inputs[node_type] = sum(specs[name].width for name in names)
     return replace(sizes, inputs=inputs)
-
-
-def _layer(
-    widths: Mapping[NodeType, int],
-    destinations: tuple[NodeType, ...],
-    edge_types: tuple[EdgeType, ...],
-    options: LayerOptions,
-) -> Layer:
-    return Layer(SageWeights(widths, destinations, edge_types, options), destinations, options)

@@ -65,7 +65,7 @@ class SAGE(Stack):
         residual: Residual = "none",
         encoder: Encoding = "none",
     ) -> None:
-        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), _layer)
+        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), matrix_layer)
 
     @classmethod
     def for_graph(
@@ -120,13 +120,15 @@ class SAGE(Stack):
         return cls(context.sizes, *shape, options.encoder)
 
 
-def _layer(
+def matrix_layer(
     widths: Mapping[NodeType, int],
     destinations: tuple[NodeType, ...],
     edge_types: tuple[EdgeType, ...],
     options: LayerOptions,
+    layer_class: type[Layer] = Layer,
 ) -> Layer:
-    return Layer(SageWeights(widths, destinations, edge_types, options), destinations, options)
+    """Make a layer with a matrix per node type and per edge type."""
+    return layer_class(SageWeights(widths, destinations, edge_types, options), destinations, options)
 
 
 class SageWeights(nn.Module):
