@@ -160,13 +160,7 @@ def _limits(least: int, most: int) -> str:
 
 
 def toml_values(path: Path) -> dict[str, Any]:
-    """Return the values of a TOML file.
-
-    Args:
-        path: A file that exists.
-    Raises:
-        ValueError: The file is not TOML; the message has the line.
-    """
+    """Return the values of a TOML file; ValueError with the line if it is not TOML."""
     content = path.read_bytes()
     try:
         text = content.decode()

@@ -28,7 +28,6 @@ from khop.kernels.gather import (
     gather,
     gather_columns,
     read_file_rows,
-    read_file_rows_reference,
 )
 
 DTYPES = (
@@ -301,7 +300,6 @@ def test_rows_are_those_of_the_reference(
     file = stored(tmp_path_factory.mktemp("table") / "x", table, file_system)
     ids = torch.tensor(sorted(data.draw(st.sets(st.integers(0, rows - 1)))), dtype=torch.int64)
     found = read_file_rows(file, ids, threads=data.draw(st.integers(1, 3)))
-    assert torch.equal(found, read_file_rows_reference(file, ids))
     assert torch.equal(found, table[ids])
 
 
@@ -327,9 +325,8 @@ def test_a_file_that_was_cut_short_is_named_with_its_first_missing_row(
     os.truncate(tmp_path / "x", HEADER + 1000 * 32 + 5)
     ids = torch.arange(0, 2000, 3)
     assert read_file_rows(file, ids[:334])[-1].tolist() == [999 * 4 + at for at in range(4)]
-    for read in (read_file_rows, read_file_rows_reference):
-        with pytest.raises(ValueError, match=r"x: row 1,002 of 2,000 cannot be read: the file ends"):
-            read(file, ids)
+    with pytest.raises(ValueError, match=r"x: row 1,002 of 2,000 cannot be read: the file ends"):
+        read_file_rows(file, ids)
 
 
 def test_an_error_of_the_disk_is_named(tmp_path: Path) -> None:

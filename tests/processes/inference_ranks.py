@@ -15,8 +15,8 @@ from torch import Tensor
 import khop
 from khop.distributed.processes.group import this_group
 from khop.inference.chunks import InferenceWork
-from khop.inference.link_evaluation import exact_link_scores, sampled_link_scores
-from khop.inference.node_outputs import layerwise_inference, sampled_inference
+from khop.inference.link_evaluation import end_rows, link_scores, sampled_link_scores
+from khop.inference.node_outputs import ALL_NEIGHBORS, layerwise_inference, sampled_inference
 from khop.loading.columns import ColumnChoice
 from khop.models import SAGE, LinkPredictor
 from support.covered import covered
@@ -105,7 +105,8 @@ def _links(graph: khop.Graph) -> dict[str, Tensor]:
     )
     sampler = khop.LinkSampler(graph, [4, 3], negatives=khop.GivenNegatives(khop.NegativeMode.TRIPLET))
     work = InferenceWork(CHUNK, **ranks)
-    exact = exact_link_scores(model, graph, graph.features, links, work)
+    rows, sharing = end_rows(model.encoder, graph, graph.features, links, work, ALL_NEIGHBORS)
+    exact = link_scores(model, rows, links, sharing)
     sampled = sampled_link_scores(
         model,
         sampler,

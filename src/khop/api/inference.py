@@ -48,10 +48,11 @@ from khop.inference.link_evaluation import (
     check_pair_labels,
     check_untimed,
     comparable,
+    end_rows,
     exact_edge_outputs,
-    exact_link_scores,
     is_labeled,
     labeled_outputs,
+    link_scores,
     mean_metrics,
     sampled_edge_outputs,
     sampled_link_scores,
@@ -536,8 +537,8 @@ def evaluate_links(
     with group.exchanging("evaluating"):
         if hops is None:
             work = InferenceWork(8192, progress, group=group, lanes=graph.lanes)
-            exact = exact_link_scores(predictor, graph, graph.features, links, work, draws)
-            return mean_metrics(exact, metrics, given)
+            rows, sharing = end_rows(encoder, graph, graph.features, links, work, draws)
+            return mean_metrics(link_scores(predictor, rows, links, sharing), metrics, given)
         chosen = columns_read(encoder, graph.schema, columns, of_loader)
         scores_of_links = sampled_link_scores(
             predictor,

@@ -35,20 +35,9 @@ def resplit(
     """Write a graph with random splits of the labeled nodes; return the number of nodes of each split.
 
     Arrays are shared with `graph` if the file system has hard links, and copied otherwise. The splits depend
-    only on the number of labeled nodes, the ratio and the seed.
-
-    Args:
-        graph: Graph folder, not partitioned.
-        out: Graph folder to write.
-        ratio: Shares of training, validation and test nodes. Without a third share, all others are test
-            nodes.
-        node_type: Node type with labels; default: the only one.
-        label: Label column; default: the only one.
-        seed: Seed of the split, default 0.
-        notice: Function called with the progress.
-    Raises:
-        ValueError: The shares are not 2 or 3 numbers from 0 to 1 with a sum of at most 1, or the folder is
-            partitioned, or damaged.
+    only on the number of labeled nodes, the ratio and the seed. `ratio` has the shares of training,
+    validation and test nodes; without a third share, all others are test nodes. ValueError for other shares,
+    and for a folder that is partitioned or damaged.
     """
     folder = open_folder(graph)
     if not isinstance(folder, GraphFolder):

@@ -150,74 +150,15 @@ def memory_of(count: int, source_bytes: int, columns: Mapping[str, Given], sort_
     return count * each
 
 
-def write_through_disk(
-    plans: Sequence[EdgePlan],
-    reverses: Sequence[EdgeType | None],
-    tasks: Iterable[Callable[[], Sequence[EdgeChunk]]],
-    writer: FolderWriter,
-    memory: int,
-    threads: int,
-) -> list[EdgeEntry]:
-    """Write an edge type, and its reverse if there are two plans; return their entries for graph.json.
-
-    `reverses` names the reverse of each type, and `tasks` read the chunks, one for each plan. The files of
-    runs are in the folder until the end.
-    """
-    targets: list[EdgeRuns] = []
-    try:
-        for number, plan in enumerate(plans):
-            path = writer.folder / f"edges-{number}.runs"
-            targets.append(EdgeRuns(path, plan, memory // len(plans), threads))
-        writer.meter.at(f"reading edges of {'__'.join(plans[0].edge_type)}")
-        spill(targets, tasks)
-        entries = []
-        for runs, reverse_of in zip(targets, reverses, strict=True):
-            entries.append(write_edges(runs, writer, reverse_of))
-        return entries
-    finally:
-        for runs in targets:
-            runs.close()
-
-
-def plan_of(
-    edge_type: EdgeType,
-    counts: Mapping[str, int],
-    columns: Mapping[str, Given],
-    sort_by: str,
-    source_times: Tensor | None,
-) -> EdgePlan:
-    """Return the plan of edges with given columns; `sort_by` is "input" for the input order."""
-    specs = {name: (column.dtype, column.values.shape[1:]) for name, column in columns.items()}
-    by = "" if sort_by == INPUT else sort_by
-    times: Times = "column" if source_times is None else "given"
-    return EdgePlan(edge_type, counts[edge_type[0]], counts[edge_type[2]], specs, by, times=times)
-
-
-def chunk_tasks(
-    sources: Given,
-    destinations: Given,
-    columns: Mapping[str, Given],
-    sort_by: str,
-    source_times: Sequence[Tensor | None],
-) -> Iterator[Callable[[], Sequence[EdgeChunk]]]:
-    """Yield tasks that read the next edges of arrays, as one chunk for each plan: as given, then reversed.
+def _chunks(
+    edges: GivenEdges, part: slice, sort_by: str, source_times: Sequence[Tensor | None]
+) -> Sequence[EdgeChunk]:
+    """Read some edges as one chunk for each plan: as given, then reversed.
 
     `source_times` has, for each plan, the times of its source nodes, or None.
     """
-    for first in range(0, len(sources), CHUNK_EDGES):
-        part = slice(first, first + CHUNK_EDGES)
-        yield partial(_chunks, part, (sources, destinations), columns, sort_by, source_times)
-
-
-def _chunks(
-    part: slice,
-    ends: tuple[Given, Given],
-    columns: Mapping[str, Given],
-    sort_by: str,
-    source_times: Sequence[Tensor | None],
-) -> Sequence[EdgeChunk]:
-    sources, destinations = (_ids(given.values[part]) for given in ends)
-    values = {name: column.values[part] for name, column in columns.items()}
+    sources, destinations = (_ids(given.values[part]) for given in (edges.sources, edges.destinations))
+    values = {name: column.values[part] for name, column in edges.columns.items()}
     directions = ((sources, destinations), (destinations, sources))
     return [
         EdgeChunk(start, end, values, _later(start, values.get(sort_by), times))
@@ -519,11 +460,14 @@ class _Writer:
         return self._through_disk(plans, [reverse, edge_type], stream.checked(self.counts))
 
     def _plan(self, given: GivenEdges, edge_type: EdgeType) -> EdgePlan:
-        times = self.row_order.source_times(edge_type)
-        has_times = times is not None or self.row_order.column in given.columns
-        is_sorted = has_times and self.row_order.sorts(edge_type)
-        order = self.row_order.column if is_sorted else INPUT
-        return plan_of(edge_type, self.counts, given.columns, order, times)
+        source_times = self.row_order.source_times(edge_type)
+        has_times = source_times is not None or self.row_order.column in given.columns
+        is_sorted = has_times and self.row_order.sorts(edge_type) and self.row_order.column != INPUT
+        by = self.row_order.column if is_sorted else ""
+        specs = {name: (column.dtype, column.values.shape[1:]) for name, column in given.columns.items()}
+        ends = self.counts[edge_type[0]], self.counts[edge_type[2]]
+        times: Times = "column" if source_times is None else "given"
+        return EdgePlan(edge_type, *ends, specs, by, times=times)
 
     def _order_of(self, edge_type: EdgeType) -> str:
         return self.row_order.column if self.row_order.concerns(edge_type) else INPUT
@@ -531,15 +475,27 @@ class _Writer:
     def _through_disk(
         self, plans: list[EdgePlan], reverses: Sequence[EdgeType | None], tables: Iterator[GivenEdges]
     ) -> list[EdgeEntry]:
+        """Write an edge type, and its reverse if there are two plans; `reverses` has the reverse of each.
+
+        The files of runs are in the folder until the end.
+        """
         source_times = [self.row_order.source_times(plan.edge_type) for plan in plans]
         tasks = (
-            task
+            partial(_chunks, given, slice(first, first + CHUNK_EDGES), self.row_order.column, source_times)
             for given in tables
-            for task in chunk_tasks(
-                given.sources, given.destinations, given.columns, self.row_order.column, source_times
-            )
+            for first in range(0, len(given.sources), CHUNK_EDGES)
         )
-        return write_through_disk(plans, reverses, tasks, self.out, self.memory, self.threads)
+        targets: list[EdgeRuns] = []
+        try:
+            for number, plan in enumerate(plans):
+                path = self.out.folder / f"edges-{number}.runs"
+                targets.append(EdgeRuns(path, plan, self.memory // len(plans), self.threads))
+            self.out.meter.at(f"reading edges of {'__'.join(plans[0].edge_type)}")
+            spill(targets, tasks)
+            return [write_edges(runs, self.out, of) for runs, of in zip(targets, reverses, strict=True)]
+        finally:
+            for runs in targets:
+                runs.close()
 
     def _in_memory(self, given: GivenEdges) -> EdgeEntry:
         edge_type, entry = given.entry.type, given.entry

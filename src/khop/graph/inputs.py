@@ -169,15 +169,9 @@ def tensor_of(
     """Return numbers or truth values as a dense tensor on the CPU.
 
     Writable arrays and CPU tensors are not copied. Floating-point numbers in lists become torch's default
-    dtype, as in `torch.tensor`.
-
-    Args:
-        name: Name of the argument, for errors.
-        given: A tensor, an array, a Series or an Index of pandas, or a list or tuple, also of tensors.
-        remedy: End of the error for other values.
-    Raises:
-        ValueError: The value is of another kind, sparse, masked or without values, or mixes truth values and
-            numbers.
+    dtype, as in `torch.tensor`. `given` is a tensor, an array, a Series or an Index of pandas, or a list or
+    tuple, also of tensors. ValueError, which ends with `remedy`, for other values, also if they are sparse,
+    masked or mixed.
     """
     if isinstance(given, Tensor | np.ndarray):
         refuse_unreadable(given, name)
@@ -202,10 +196,7 @@ def tensor_of(
 def refuse_numeric_mask(name: str, values: Array, count: int | None = None) -> None:
     """Raise ValueError for zeros and ones that look like a mask: bytes, or one integer per node.
 
-    Args:
-        name: Name of the argument, for errors.
-        values: Ids of nodes.
-        count: Number of nodes of the type; None if it is not known. Below 16 nodes, integers are ids.
+    `count` is the number of nodes, None if it is not known. Below 16 nodes, integers are ids.
     """
     dtype = str(values.dtype).removeprefix("torch.")
     length = values.shape[0] if values.ndim else 0

@@ -36,7 +36,7 @@ from khop.inference.chunks import (
     unwatched,
 )
 from khop.inference.evaluation import EdgeOutputs, split_scores
-from khop.inference.node_outputs import ALL_NEIGHBORS, ExactDraws, Layers
+from khop.inference.node_outputs import ExactDraws, Layers
 from khop.inference.stages import CHUNK_EDGES, VALUES, ChunkLimits, MemoryStore, Stage, row_table
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
@@ -112,23 +112,6 @@ def node_rows(
     )
     sharing = layers.sharing(lanes, group, in_flight)
     return layers.computed(sharing, sharing.layer_store(), progress, last=MemoryStore(sharing.group))
-
-
-def exact_link_scores(
-    model: LinkPredictor,
-    graph: GraphStore,
-    features: FeatureStore,
-    links: LinkList,
-    work: InferenceWork,
-    draws: ExactDraws = ALL_NEIGHBORS,
-) -> Scores:
-    """Score links and their negatives over all neighbors: (n) and (n, k) per edge type.
-
-    The encoder first computes a row for every node; then the pairs are scored. The ranks of a group share the
-    work.
-    """
-    rows, sharing = end_rows(model.encoder, graph, features, links, work, draws)
-    return link_scores(model, rows, links, sharing)
 
 
 def end_rows(

@@ -84,12 +84,6 @@ def insert_rows(table: Array, at: Int64s, added: Array) -> Array:
     return out
 
 
-def insert_rows_reference(table: Array, at: Int64s, added: Array) -> Array:
-    """The same as `insert_rows` in NumPy."""
-    inserted: Array = np.insert(table, at, added, axis=0)
-    return inserted
-
-
 def _rows_as_bytes(array: Array) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 

@@ -421,17 +421,6 @@ def read_file_rows(file: RowFile, ids: Tensor, *, threads: int = 1) -> Tensor:
     return rows
 
 
-def read_file_rows_reference(file: RowFile, ids: Tensor) -> Tensor:
-    """The same as `read_file_rows`, one read per row."""
-    rows = torch.empty((ids.numel(), *file.shape), dtype=file.dtype)
-    for at, row in enumerate(ids.tolist()):
-        found = os.pread(file.descriptor, file.row_bytes, file.first_byte + row * file.row_bytes)
-        if len(found) < file.row_bytes:
-            raise _unreadable(file, row, 0)
-        rows[at] = torch.frombuffer(bytearray(found), dtype=file.dtype).view(file.shape)
-    return rows
-
-
 def _unreadable(file: RowFile, row: int, error: int) -> ValueError:
     why = os.strerror(error) if error else "the file ends before it, but was complete when it was opened"
     return ValueError(f"{file.path}: row {row:,} of {file.num_rows:,} cannot be read: {why}; {REMEDY}")

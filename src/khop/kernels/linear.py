@@ -79,18 +79,6 @@ def _cast_weight(weight: Tensor) -> Tensor:
     return kept.of(weight, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
 
 
-def linear_sum_device(
-    inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor, activation: Activation
-) -> Tensor:
-    """activation(sum of `x @ weight.T` + bias), differentiable once; at least one input.
-
-    The products are of the dtype of autocast if it is on, else of the first input's dtype.
-    """
-    kind = bias.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs[0].dtype
-    return _apply(activation, dtype, bias, *inputs, *weights)
-
-
 class _Context(FunctionCtx):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]
@@ -187,10 +175,12 @@ def linear_sum(
     dtype = _block_dtype([*inputs, *weights], addend)
     blocks = None if dtype is None else CHOICES.blocks(dtype)
     if bias is not None and addend is None and inputs and engine(bias.device) is Engine.TRITON:
-        return linear_sum_device(inputs, weights, bias, activation)
+        kind = bias.device.type
+        of = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs[0].dtype
+        return _apply(activation, of, bias, *inputs, *weights)
     if dtype is None or blocks is None:
         return _by_torch(inputs, weights, bias, addend, activation)
-    return linear_sum_blocks(blocks, dtype, inputs, weights, bias, addend, activation)
+    return linear_sum_blocks(blocks, dtype, activation, bias, addend, *inputs, *weights)
 
 
 def _by_torch(
@@ -253,8 +243,3 @@ def grouped_linear(x: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
     matrices = weights.index_select(0, of_tile).transpose(1, 2)
     products = torch.bmm(padded.view(-1, TILE, x.shape[1]), matrices)
     return products.flatten(0, 1).index_select(0, place)
-
-
-def grouped_linear_reference(x: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
-    """The same as `grouped_linear`, row by row."""
-    return torch.einsum("ni,noi->no", x, weights[groups])

@@ -60,23 +60,6 @@ def has_onednn() -> bool:
     return is_there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def linear_sum_blocks(
-    blocks: Blocks,
-    dtype: torch.dtype,
-    inputs: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    bias: Tensor | None = None,
-    addend: Tensor | None = None,
-    activation: Activation = "none",
-) -> Tensor:
-    """Return activation(sum of `x @ weight.T` + bias + addend), (rows, out), of `dtype`.
-
-    At least one input. Inputs and weights of other dtypes are rounded to `dtype` first, as autocast does;
-    gradients have the dtypes of their tensors. Differentiable once.
-    """
-    return _apply(blocks, dtype, activation, bias, addend, *inputs, *weights)
-
-
 class _Context(FunctionCtx):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]
@@ -88,6 +71,12 @@ class _Context(FunctionCtx):
 
 
 class _LinearSum(torch.autograd.Function):
+    """Activation of (the sum of `x @ weight.T` + bias + addend), (rows, out), of `dtype`; at least one input.
+
+    Inputs and weights of other dtypes are rounded to `dtype`
+    first, as autocast does; gradients have the dtypes of their tensors. Differentiable once.
+    """
+
     @staticmethod
     def forward(
         ctx: _Context,
@@ -153,7 +142,7 @@ class _LinearSum(torch.autograd.Function):
 
 
 # torch has no types for these.
-_apply: Callable[..., Tensor] = _LinearSum.apply
+linear_sum_blocks: Callable[..., Tensor] = _LinearSum.apply
 
 
 class _Blas:

@@ -181,20 +181,6 @@ def merge_edges(
     return joined, relations
 
 
-def merge_edges_reference(
-    edges: Sequence[Csc], firsts: Sequence[int], num_rows: int, num_sources: int
-) -> tuple[Csc, Tensor]:
-    """The same as `merge_edges` in plain torch."""
-    numbers = torch.arange(num_rows)
-    rows = torch.cat([numbers.repeat_interleave(each.indptr.diff()) for each in edges])
-    sources = torch.cat([each.indices.long() + first for each, first in zip(edges, firsts, strict=True)])
-    lengths = torch.tensor([each.num_edges for each in edges])
-    relations = torch.arange(len(edges), dtype=torch.int32).repeat_interleave(lengths)
-    order = rows.argsort(stable=True)
-    indptr = torch.searchsorted(rows[order].contiguous(), torch.arange(num_rows + 1))
-    return Csc(indptr, sources[order].int(), num_sources), relations[order]
-
-
 class _SegmentMixtureContext(FunctionCtx):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]

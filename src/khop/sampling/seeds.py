@@ -198,17 +198,10 @@ class SeedList:
         times: SeedTimes | None = None,
         features: FeatureStore | None = None,
     ) -> SeedList:
-        """Return the checked list of seeds of any kind.
+        """Return the checked list of seeds of any kind; ValueError if they do not fit the graph.
 
-        Args:
-            graph: Graph with the nodes and edge types of the seeds.
-            seeds: A list of seeds, such as `khop.Links` or `khop.SeedTable`, or nodes of the only type, or
-                a mapping from node types to nodes. Nodes are ids or a boolean mask, as a tensor, an array, a
-                list or a Series, or "all".
-            times: A time limit for each seed node, also by type, or the name of their column.
-            features: Columns of the graph, which `times` may name.
-        Raises:
-            ValueError: The seeds or times do not fit the graph or each other.
+        `seeds` is a list of seeds, such as `khop.Links` or `khop.SeedTable`, or nodes, also by type: ids, a
+        boolean mask or "all". `times` are limits for each seed node, also by type, or the name of a column.
         """
         if isinstance(seeds, SeedList):
             return seeds.of_graph(graph, times, features)
@@ -561,14 +554,9 @@ def node_ids(name: str, given: SeedIds, count: int) -> Tensor:
 
 
 def seed_values(name: str, given: SeedIds, count: int | None) -> Tensor:
-    """Return nodes as a mask, bool (count), or as ids, int64 (n). All entrances for seed nodes use it.
+    """Return nodes as a mask, bool (count), or as ids, int64 (n); ValueError for other values.
 
-    Args:
-        name: Name of the argument, for errors.
-        given: Ids or a mask, as a tensor, an array, a list or a Series, or "all".
-        count: Number of nodes of the type; None if it is not known, then the range is not checked.
-    Raises:
-        ValueError: The values are neither ids of nodes nor a mask.
+    All entrances for seed nodes use it. Without `count`, the range is not checked.
     """
     if isinstance(given, str) and given == ALL_NODES and count is not None:
         return torch.arange(count)

@@ -41,7 +41,13 @@ def chosen_steps(
     if launches == "single":
         return single()
     group = this_group()
-    steps, reason = _recorded(model, task, loader, settings, launches, shapes, say)
+    batches, reason = _on_all_ranks(group, partial(_batches, model, loader, launches, shapes))
+    steps: Steps | None = None
+    if batches is not None:
+        # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
+        module = import_module("khop.training.recorded_steps")
+        made = (model, task, batches, settings, group, shapes, say)
+        steps, reason = _on_all_ranks(group, partial(module.recorded_steps, *made))
     if steps is None:
         for parameter in model.parameters():
             parameter.grad = None
@@ -52,27 +58,6 @@ def chosen_steps(
         say("steps are recorded as CUDA graphs; --launches single launches them one by one")
     broadcast(group, (*model.parameters(), *model.buffers()))
     return steps
-
-
-def _recorded(
-    model: nn.Module,
-    task: Task,
-    loader: BatchLoader,
-    settings: TrainerSettings,
-    launches: Launches,
-    shapes: Mapping[str, object],
-    say: Callable[[str], None],
-) -> tuple[Steps | None, str]:
-    """Return the recorded steps; None, with the reason, on all ranks if one of them has none. Collective."""
-    group = this_group()
-    batches, reason = _on_all_ranks(group, partial(_batches, model, loader, launches, shapes))
-    if batches is None:
-        return None, reason
-    # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
-    module = import_module("khop.training.recorded_steps")
-    made = (model, task, batches, settings, group, shapes, say)
-    steps: Callable[[], Steps] = partial(module.recorded_steps, *made)
-    return _on_all_ranks(group, steps)
 
 
 def _on_all_ranks(group: Group, make: Callable[[], Made]) -> tuple[Made | None, str]:

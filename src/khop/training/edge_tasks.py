@@ -348,17 +348,10 @@ def pair_metric(name: LinkMetric, scores: Tensor, labels: Tensor) -> float:
 
 
 def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tensor | None = None) -> float:
-    """Compute a metric that compares each link with its negatives; higher is better.
+    """Compute a metric, 0 to 1, from the scores of links (n) and of the negatives of each, (n, k).
 
-    Args:
-        name: Name of the metric.
-        links: Scores of the links, (n).
-        negatives: Scores of the negatives of each link, (n, k).
-        given: False for entries of `negatives` that pad a row, bool (n, k); None if all are negatives.
-    Returns:
-        The metric, from 0 to 1.
-    Raises:
-        ValueError: If there is no such metric, a link has no negative, or a score is NaN or infinite.
+    `given`, bool (n, k), is False for entries of `negatives` that pad a row. ValueError for an unknown
+    metric, a link without a negative, and scores that are NaN or infinite.
     """
     kind, _, k = check_link_metric(name).partition("@")
     alone = (~(torch.ones_like(negatives, dtype=torch.bool) if given is None else given).any(1)).nonzero()

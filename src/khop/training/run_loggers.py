@@ -173,7 +173,7 @@ def check_tensorboard() -> None:
         raise ValueError("TensorBoard is not installed: pip install tensorboard")
 
 
-class TensorBoard(Unwatched):
+class TensorBoard(_NumberLog):
     """An observer that writes event files into a folder: losses, scores, seconds, and the config as text.
 
     Steps count updates from 1. The first event opens the files. If a run is resumed, values in earlier
@@ -190,39 +190,30 @@ class TensorBoard(Unwatched):
     def __init__(self, folder: str | os.PathLike[str], config: str) -> None:
         self.folder = path_of("folder", folder)
         instance_of("config", config, str, "must be text, such as the TOML of a run")
+        super().__init__()
         self.config = config  # TOML
-        self._steps_per_epoch = 0
         self._writer: SummaryWriter | None = None
-
-    def started(self, epochs: int, steps: int) -> None:
-        """Store the number of steps per epoch, to number updates."""
-        self._steps_per_epoch = steps
-
-    def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """Write the loss over the global batch."""
-        update = self._update(epoch, step)
-        self._opened(update).add_scalar("step/loss", loss, update)
 
     def timed(self, step: TimedStep) -> None:
         """Write this rank's seconds by stage."""
-        update = self._update(step.batch.epoch, step.batch.step)
+        update = step.batch.epoch * self._steps_per_epoch + step.batch.step + 1
         for stage, seconds in seconds_by_stage(step.spans).items():
             self._opened(update).add_scalar(f"seconds/{stage}", seconds, update)
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
-        """Write every number of the epoch's line in metrics.jsonl."""
-        update = record["step"]
-        assert isinstance(update, int)
-        self._write(record, update)
+        """Write every number of the epoch's line in metrics.jsonl to disk."""
+        super().epoch_ended(record)
+        self._flush()
 
     def evaluated(self, record: Mapping[str, object]) -> None:
-        """Write the scores of an evaluation within an epoch."""
-        self._write(record, _update_of(record, self._steps_per_epoch))
+        """Write the scores of an evaluation within an epoch to disk."""
+        super().evaluated(record)
+        self._flush()
 
-    def _write(self, record: Mapping[str, object], update: int) -> None:
-        for name, value in _numbers(record).items():
+    def log(self, numbers: Mapping[str, float], update: int) -> None:
+        """Write numbers by name for an update."""
+        for name, value in numbers.items():
             self._opened(update).add_scalar(name, value, update)
-        self._opened(update).flush()
 
     def close(self) -> None:
         """Write all remaining events to disk and close the files."""
@@ -230,8 +221,9 @@ class TensorBoard(Unwatched):
             self._writer.close()
             self._writer = None
 
-    def _update(self, epoch: int, step: int) -> int:
-        return epoch * self._steps_per_epoch + step + 1
+    def _flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
 
     def _opened(self, update: int) -> SummaryWriter:
         if self._writer is None:

@@ -87,20 +87,10 @@ def without_spec() -> Iterator[None]:
 
 @contextmanager
 def reading(place: str, remedy: str, reason: str = "is damaged, or has another format") -> Iterator[None]:
-    """Replace an error of a package by a text of place, reason and remedy.
+    """Replace an error of a package by a ValueError with place, reason and remedy.
 
-    Errors of khop and of the machine, such as a full disk, are raised unchanged.
-
-    Args:
-        place: Key in the spec and file.
-        remedy: Remedy for a file that cannot be read.
-        reason: Reason if the error of the package is unknown.
-    Raises:
-        ValueError: For errors of the package.
-        MemoryError: If the package runs out of memory.
-    Example:
-        >>> with reading("nodes.user.files: users.parquet", "write it again"):
-        ...     pq.ParquetFile("users.parquet")
+    `place` is such as "nodes.user.files: users.parquet". `reason` is for unknown errors of the package. Other
+    errors, such as a full disk, are raised unchanged.
     """
     try:
         yield
@@ -262,13 +252,7 @@ def converted(
 ) -> Any:
     """Return `convert(array)`; ValueError with the first row that cannot be converted, and its value.
 
-    Args:
-        array: A column of some rows.
-        convert: An elementwise function, which may raise errors of Arrow.
-        key: The column, for errors.
-        where: Describes the place of a row.
-        reason: Reason and remedy for a value that cannot be converted, separated by "; ".
-        of_spec: Another remedy, in the spec of an import.
+    `convert` is elementwise. `key` names the column, `where` a row. `reason` has a remedy after "; ".
     """
     try:
         return convert(array)

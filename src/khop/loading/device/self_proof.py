@@ -86,15 +86,8 @@ def why_not_proven(
 ) -> str | None:
     """Return the reason why kernels must not make batches on a GPU; None if they match the CPU.
 
-    Args:
-        device: The GPU, with its index.
-        names: The checks to pass, of CHECKS; by default BASE.
-        by: In which kernels compute; a test lets Triton's interpreter do so.
-        answers: Where verdicts are kept; by default the card's file in the user's cache folder.
-        anew: Do not use kept verdicts.
-    Returns:
-        A sentence that names the first kernel that gives other bits or cannot be built. From then on, this
-        process uses torch instead of kernels on the GPU.
+    The reason names the first kernel of the checks `names` that gives other bits or cannot be built. From
+    then on, this process uses torch instead of kernels on the GPU. `anew` ignores kept verdicts.
     """
     answers = CardAnswers.of(card_key(device.index)) if answers is None else answers
     known = {} if anew else answers.read()

@@ -37,12 +37,10 @@ from khop.models.link_predictor import EdgeHead, EdgePredictor
 from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
-from khop.run.tables import TaskTable
 from khop.run.tasks.node_task import target_of
 from khop.run.tasks.resolve_task import (
     ClassOptions,
     NumberOptions,
-    ResolveContext,
     links_split,
     resolved_edge_classes,
     resolved_edge_numbers,
@@ -300,10 +298,7 @@ class ClassifyEdges:
         classes: Annotated[Count | None, Default("one more than the largest label")] = None
         """Number of classes of the edge labels"""
 
-    @staticmethod
-    def resolve(options: Options, context: ResolveContext) -> TaskTable:
-        """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
-        return resolved_edge_classes(context)
+    resolve = staticmethod(resolved_edge_classes)
 
     @staticmethod
     def build(options: Options, context: TaskContext) -> EdgeTask:
@@ -322,10 +317,7 @@ class RegressEdges:
 
     Options = NumberOptions
 
-    @staticmethod
-    def resolve(options: NumberOptions, context: ResolveContext) -> TaskTable:
-        """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
-        return resolved_edge_numbers(context)
+    resolve = staticmethod(resolved_edge_numbers)
 
     @staticmethod
     def build(options: NumberOptions, context: TaskContext) -> EdgeTask:

@@ -51,11 +51,9 @@ from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
 from khop.run.run_type import built
-from khop.run.tables import TaskTable
 from khop.run.tasks.edge_run_task import Hops, SplitEdges, split_of_run, work_of
 from khop.run.tasks.resolve_task import (
     MetricOptions,
-    ResolveContext,
     folder_of,
     reader_of_tables,
     resolved_links,
@@ -569,10 +567,7 @@ class PredictLinks:
 
     Options = MetricOptions
 
-    @staticmethod
-    def resolve(options: MetricOptions, context: ResolveContext) -> TaskTable:
-        """Fill in the edge types and the metric. Raises ValueError if the graph lacks a requested item."""
-        return resolved_links(context)
+    resolve = staticmethod(resolved_links)
 
     @staticmethod
     def build(options: MetricOptions, context: TaskContext) -> LinkTask:

@@ -20,12 +20,10 @@ from khop.inference.evaluation import ScoredNodes, SplitOutputs, labels_of, scor
 from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.run.contexts import Evaluation, TaskContext
-from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
     LABEL,
     ClassOptions,
     NumberOptions,
-    ResolveContext,
     resolved_classes,
     resolved_label_sets,
     resolved_numbers,
@@ -207,10 +205,7 @@ class ClassifyNodes:
 
     Options = ClassOptions
 
-    @staticmethod
-    def resolve(options: ClassOptions, context: ResolveContext) -> TaskTable:
-        """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
-        return resolved_classes(context)
+    resolve = staticmethod(resolved_classes)
 
     @staticmethod
     def build(options: ClassOptions, context: TaskContext) -> NodeTask:
@@ -232,10 +227,7 @@ class RegressNodes:
 
     Options = NumberOptions
 
-    @staticmethod
-    def resolve(options: NumberOptions, context: ResolveContext) -> TaskTable:
-        """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
-        return resolved_numbers(context)
+    resolve = staticmethod(resolved_numbers)
 
     @staticmethod
     def build(options: NumberOptions, context: TaskContext) -> NodeTask:
@@ -276,10 +268,7 @@ class LabelNodes:
         ] = None
         """Metric of evaluation"""
 
-    @staticmethod
-    def resolve(options: Options, context: ResolveContext) -> TaskTable:
-        """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
-        return resolved_label_sets(context)
+    resolve = staticmethod(resolved_label_sets)
 
     @staticmethod
     def build(options: Options, context: TaskContext) -> NodeTask:

@@ -98,18 +98,18 @@ class NumberOptions:
     In both cases, outputs and scores are in the unit of the labels. Custom models need none"""
 
 
-def resolved_classes(context: ResolveContext) -> TaskTable:
+def resolved_classes(_: object, context: ResolveContext) -> TaskTable:
     """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
     return _resolved(context, METRICS, _Labels(_labels, _unlabeled_node))
 
 
-def resolved_numbers(context: ResolveContext) -> TaskTable:
+def resolved_numbers(_: object, context: ResolveContext) -> TaskTable:
     """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
     label = context.config.task.label
     return _resolved(context, REGRESSION_METRICS, _Labels(partial(_numbers, label), _no_number))
 
 
-def resolved_label_sets(context: ResolveContext) -> TaskTable:
+def resolved_label_sets(_: object, context: ResolveContext) -> TaskTable:
     """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
     label = context.config.task.label
     return _resolved(context, MULTI_LABEL_METRICS, _Labels(partial(_label_sets, label), _no_label_set))
@@ -363,7 +363,7 @@ def _no_label_set(nodes: Tensor, labels: Tensor, target: NodeType, column: str) 
 _SPLITS = {"column": "by a column", "time": "by time", "random": "at random"}
 
 
-def resolved_links(context: ResolveContext) -> TaskTable:
+def resolved_links(_: object, context: ResolveContext) -> TaskTable:
     """Fill in the edge types and the metric. Raises ValueError if the graph lacks a requested item."""
     task, graph, raw = context.config.task, context.graph, context.raw
     if task.label is not None:
@@ -532,12 +532,12 @@ def _check_shares(context: ResolveContext, count: int, target: str) -> None:
 _OF_SPLITS = {"split", "val", "test"}  # settings in the table links that runs over edge labels use
 
 
-def resolved_edge_classes(context: ResolveContext) -> TaskTable:
+def resolved_edge_classes(_: object, context: ResolveContext) -> TaskTable:
     """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
     return _resolved_edge_task(context, METRICS, _is_class)
 
 
-def resolved_edge_numbers(context: ResolveContext) -> TaskTable:
+def resolved_edge_numbers(_: object, context: ResolveContext) -> TaskTable:
     """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
     return _resolved_edge_task(context, REGRESSION_METRICS, _is_number)
 
