@@ -14,6 +14,7 @@ from support.small_graphs import one_type
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU has no kernels beside a GPU")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("topology", "kind"), [("device", DeviceSource), ("pinned", DeviceSource), ("host", LocalSource)]
 )

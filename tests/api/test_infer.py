@@ -68,6 +68,7 @@ def test_outputs_are_those_of_inference_in_memory_and_come_from_the_embeddings(
     assert names == {"o.npy", "o.ids.npy", "e.npy", "e.ids.npy"}
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("nodes", [None, torch.tensor([7, 3, 49, 3]), torch.empty(0, dtype=torch.int64)])
 def test_parquet_has_rows_with_ids_and_original_ids(
     graph: Graph, model: SAGE, tmp_path: Path, nodes: torch.Tensor | None
@@ -121,7 +122,7 @@ def stopped_after(calls: int) -> Callable[[int, int], None]:
     return progress
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("calls", [1, 5, 8, 9, 13])  # chunks: 5 of items, 3 of users, then 5 of items
 @pytest.mark.parametrize("ending", [".npy", ".parquet"])
 def test_stopped_inference_continues_with_the_next_chunk_to_the_same_bytes(

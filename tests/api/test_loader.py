@@ -81,6 +81,7 @@ def test_kept_batches_stay_valid() -> None:
     assert [bits(batch) for batch in list(loader_of().epoch(1))] == EPOCHS[1]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("prefetch", [1, 4])
 def test_a_consumer_that_keeps_every_batch_gets_fresh_memory_and_never_waits_for_any(prefetch: int) -> None:
     """Not one block is lent twice while its batch lives, though the loader may run one batch ahead only."""
@@ -152,6 +153,7 @@ def test_a_frontier_sampler_loads_like_any_other() -> None:
 # --- position ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("received", range(10))
 def test_a_run_resumes_with_the_very_next_batch(received: int) -> None:
     """Killed after any batch, restored on other threads: the batches go on as if nothing had been."""
@@ -175,6 +177,7 @@ def test_every_plain_loop_is_the_next_whole_epoch() -> None:
     assert [[bits(batch) for batch in loader] for _ in range(3)] == EPOCHS
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("received", range(6))
 def test_a_loop_after_one_that_broke_off_is_the_next_whole_epoch(received: int) -> None:
     """As after the two batches that Lightning takes of a validation loader to try it."""

@@ -44,6 +44,7 @@ def with_degree(batch: Batch) -> Batch:
 # --- transform ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_transform_makes_the_same_batches_on_any_number_of_threads(threads: int) -> None:
     plain, loader = loader_of(), loader_of(transform=with_degree, threads=threads)
@@ -113,6 +114,7 @@ def test_what_is_no_transform_is_refused(transform: object, message: str) -> Non
         next(iter(loader_of(transform=transform)))
 
 
+@pytest.mark.long
 def test_a_trainer_trains_on_transformed_batches(tmp_path: Path) -> None:
     def doubled(batch: Batch) -> Batch:
         return replace(batch, columns={"node": {"x": 2 * batch["x"]}})
@@ -212,6 +214,7 @@ def test_a_graph_on_servers_gives_the_same_batches(tmp_path: Path) -> None:
     assert bits(there([5, 3, 5])) == bits(here([5, 3, 5]))
 
 
+@pytest.mark.long
 def test_a_graph_on_servers_gives_batches_of_any_list_there(tmp_path: Path) -> None:
     """Seeds of a list are named by their numbers in it: those of another list than the loader's."""
     graph = khop.open_graph(write_learnable_graph(tmp_path / "graph"))

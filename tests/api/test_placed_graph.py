@@ -51,7 +51,7 @@ def batches(graph: khop.Graph) -> list[object]:
     return [bits(batch) for batch in loader(graph).epoch(0)]
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("columns", list(StorePlace))
 @pytest.mark.parametrize("cache", [0, "2kB", "30%"])
 def test_columns_of_any_placement_are_those_of_the_cpu(folder: Path, columns: str, cache: int | str) -> None:
@@ -98,6 +98,7 @@ def test_links_on_a_gpu_are_those_of_the_cpu(folder: Path) -> None:
     assert batch(graph.on("cuda", topology="device", columns="device")) == batch(graph)
 
 
+@pytest.mark.long
 def test_without_a_request_all_goes_on_the_card(folder: Path) -> None:
     graph = khop.open_graph(folder)
     placed = graph.on()
@@ -252,6 +253,7 @@ def test_columns_on_the_host_are_no_longer_mapped(folder: Path) -> None:
     assert features.columns["user"]["x"].data_ptr() != before.columns["user"]["x"].data_ptr()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("place", ["host", "mapped", "disk"])
 def test_columns_for_the_cpu_are_placed_without_a_gpu(folder: Path, place: str) -> None:
     graph = khop.open_graph(folder)

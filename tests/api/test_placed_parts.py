@@ -90,6 +90,7 @@ def test_a_request_that_cannot_be_met_is_an_error(
         placed_parts(None, DevicePlacement.of("cuda", columns="device"), target(memory=HostAsDevice()))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("most", "asked", "place"),
     [

@@ -45,6 +45,7 @@ def predictor(graph: khop.Graph, decoder: DecoderKind = "mlp") -> LinkPredictor:
         return LinkPredictor.of(encoder, [BUYS, LIKE], decoder, 6)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("candidates", ["unseen", "all"])
 @pytest.mark.parametrize("decoder", ["dot", "mlp"])
 def test_they_are_a_full_sort_of_all_candidates(

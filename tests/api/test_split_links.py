@@ -325,6 +325,7 @@ def pairs_on_disk(folder: Path, edge_type: EdgeType) -> set[Pair]:
     return set(zip(indices.tolist(), rows.tolist(), strict=True))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("disjoint", [0.0, 0.5])
 def test_on_disk_no_link_that_is_held_out_is_left_in_either_direction(
     tmp_path: Path, disjoint: float

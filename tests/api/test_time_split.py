@@ -151,6 +151,7 @@ def test_cut_offs_ids_and_links_outlive_partitioning_sorting_and_saving(tmp_path
         assert getattr(one, part).num_edges(BUYS) == getattr(two, part).num_edges(BUYS)
 
 
+@pytest.mark.long
 def test_a_saved_split_of_links_keeps_cut_offs_and_ids(shop: Graph, tmp_path: Path) -> None:
     khop.split_links(shop, BUYS, 1, 1).save(tmp_path / "split")
     part = khop.LinkSplit.open(tmp_path / "split").train

@@ -132,6 +132,7 @@ def test_every_command_is_tried(learnable: Path) -> None:
     assert {path for path, _ in _commands(typer.main.get_command(app))} == set(_bases(learnable))
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize("cases_per_option", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("command", sorted({path[0] for path in _bases(Path())}))
 def test_bad_values_of_every_option_end_in_a_sentence(

@@ -90,6 +90,7 @@ def test_graphs_in_memory_are_not_saved_with_the_damage_of_their_folder(whole: P
     assert [path.name for path in whole.parent.iterdir()] == ["whole"]
 
 
+@pytest.mark.long
 def test_sound_folders_are_rewritten(whole: Path, khop_command: Command) -> None:
     for command, arguments in REWRITES.items():
         assert khop_command(*filled(arguments, graph=whole, out=whole.with_name(command))).code == 0

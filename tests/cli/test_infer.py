@@ -89,6 +89,7 @@ def test_a_run_of_links_has_a_file_for_each_end(
     np.testing.assert_allclose(np.load("items.npy"), np.load("e.item.npy"), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

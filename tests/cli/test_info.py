@@ -70,6 +70,7 @@ def test_info_of_a_sparse_column_has_its_width_and_its_longest_row(tmp_path: Pat
     assert "page x sparse float32 1 of 400" in " ".join(output.split())
 
 
+@pytest.mark.long
 def test_progress_is_on_the_terminal_alone(graph: Path) -> None:
     shown = CliRunner(env={"COLUMNS": "120", "FORCE_COLOR": "1"}).invoke(app, ["info", "--json", str(graph)])
     silent = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["info", "--json", str(graph)])

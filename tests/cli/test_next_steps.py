@@ -104,7 +104,7 @@ def test_every_command_has_a_panel_in_the_help() -> None:
     assert sorted(listed) == sorted({words.split()[0] for words in words_of(typer.main.get_command(app))})
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -120,6 +120,7 @@ def test_a_command_ends_with_commands_that_run(khop_command: Command, place: Pat
     follow(khop_command, ran, {"GRAPH": "graph", "PARTS": "parts"})
 
 
+@pytest.mark.long
 def test_commands_on_parts_and_on_columns_do_too(khop_command: Command, place: Path) -> None:
     partition_graph(place / "graph", place / "parts", 2)
     times = EdgeTable(torch.tensor([0, 1]), torch.tensor([1, 0]), columns={"at": torch.tensor([7, 5])})
@@ -201,6 +202,7 @@ def test_output_for_another_program_has_no_next_step(
     assert "Next:" not in ran.stdout
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", ["with 'quotes'.npy", "rows.npy"])
 def test_the_command_that_reads_a_file_of_rows_runs(tmp_path: Path, name: str) -> None:
     import numpy as np

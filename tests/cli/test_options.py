@@ -82,7 +82,7 @@ def test_fanouts_by_edge_type_are_tables_as_in_toml(parse: Parse) -> None:
     assert parse("--fanouts", '{"a = 5')[2] == {"sampler.fanouts": '{"a = 5'}
 
 
-@pytest.mark.core(12)
+@pytest.mark.core(4)
 @pytest.mark.parametrize("entry", run_fields(), ids=lambda entry: entry.path)
 def test_the_default_given_as_an_option_is_the_default(parse: Parse, entry: RunField) -> None:
     if entry.kind is bool:

@@ -35,6 +35,7 @@ def test_a_rank_takes_its_part_of_the_cores_but_for_what_is_kept() -> None:
     assert set_rank_up(RECORDED, ALONE, cpu, ()) is RECORDED
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("cores", "of_cpu", "of_gpu"), [(1, 1, 1), (2, 2, 2), (4, 2, 2), (8, 2, 6), (16, 4, 14), (96, 24, 94)]
 )

@@ -30,6 +30,7 @@ def test_the_help_of_train_has_ten_options_and_names_the_way_to_the_rest(
         assert "khop train --help-all" in shown
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("command", ["train", "evaluate", "infer", "profile", "predict"])
 def test_all_help_has_more(khop_command: Callable[..., Ran], command: str) -> None:
     short, full = (options_in(khop_command(command, of).stdout) for of in ("--help", "--help-all"))

@@ -15,6 +15,7 @@ from support.small_link_folders import BUYS, write_shop
 Command = Callable[..., Any]
 
 
+@pytest.mark.long
 def test_split_writes_what_split_links_gives(khop_command: Command, tmp_path: Path) -> None:
     shop, out = write_shop(tmp_path / "shop"), tmp_path / "out"
     given = ("--links", "user buys item", "--val", "0.2", "--test", "30", "--negatives", "2", "--seed", "7")

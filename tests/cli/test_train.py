@@ -24,6 +24,7 @@ from cli.conftest import Ran
 from khop.cli.train import memory_of_ranks, profile_tables, write_environment
 from khop.distributed.processes.group import this_group
 from khop.run.profile import summarized
+from khop.run.reporting.charts import drawn_curve
 from khop.training.trainer import Trainer
 from khop.user_cache import cache_folder
 from run.reporting.support import config_of
@@ -40,8 +41,9 @@ def metrics_of(folder: str | Path) -> list[dict[str, object]]:
 
 
 def test_a_run_leaves_config_metrics_checkpoints_and_a_picture(
-    khop_command: Command, small_run: Path
+    khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("khop.cli.train.drawn_curve", drawn_curve)  # forked tests leave pictures out
     ran = khop_command("train", str(small_run))
     assert (ran.code, ran.stderr) == (0, "")
     folder = Path("runs/toy-1")
@@ -89,6 +91,7 @@ def test_a_score_below_its_baseline_is_named_with_three_settings_to_try(
     assert "does not beat" not in ran.stderr
 
 
+@pytest.mark.long
 def test_json_is_one_line_on_stdout_and_all_else_goes_to_stderr(
     khop_command: Command, small_run: Path
 ) -> None:
@@ -141,6 +144,7 @@ def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_r
     assert Path("runs/toy-1/config.toml").read_text() == Path("a/config.toml").read_text()
 
 
+@pytest.mark.long
 def test_a_run_continues_exactly_where_it_ended(khop_command: Command, small_run: Path) -> None:
     khop_command("train", str(small_run), "--out", "whole", "--epochs", "2")
     khop_command("train", str(small_run), "--out", "parts", "--epochs", "1")
@@ -262,6 +266,7 @@ def test_a_damaged_graph_is_one_line_and_leaves_nothing(
     assert not Path("runs").exists()
 
 
+@pytest.mark.long
 def test_a_graph_and_options_are_a_run_without_a_file(
     khop_command: Command, small_run: Path, learnable: Path
 ) -> None:

@@ -210,6 +210,7 @@ def test_the_test_split_is_measured_unless_another_is_named(
     assert (scores[:2], scores[3]) == (["val", "accuracy"], "(majority")
 
 
+@pytest.mark.long
 def test_the_last_checkpoint_scores_as_the_last_epoch(
     khop_command: Command, trained: dict[str, object]
 ) -> None:

@@ -63,6 +63,7 @@ class Smallest(GraphStoreBase):
         return self.inner.sample_hop(frontier, hop, key)
 
 
+@pytest.mark.long
 def test_a_store_with_four_members_keeps_the_suite() -> None:
     keep_all(PROMISES, lambda plain: Smallest(plain.in_memory()))
 

@@ -47,6 +47,7 @@ class Smallest(SamplerBase):
         return self.inner.sample(seeds, key)
 
 
+@pytest.mark.long
 def test_a_sampler_with_one_member_keeps_the_suite() -> None:
     keep_all([*PROMISES, *RANDOM_PROMISES], Smallest)
 

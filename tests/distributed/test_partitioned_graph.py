@@ -29,6 +29,7 @@ from support.small_typed_folders import BUYS, LIKE
 HOP, KEY = Hop(1, {LIKE: 3}, Uniform()), DrawKey(4)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("nodes", [[150, 3, 77, 3, 199, 0], []])
 def test_neighbors_are_those_of_the_parts(typed_parts: Path, nodes: list[int]) -> None:
     frontier = {"item": Frontier(torch.tensor(nodes, dtype=torch.int64))}
@@ -108,6 +109,7 @@ def test_lanes_cannot_exchange_them(typed_parts: Path) -> None:
 POSITIVES = Positives(torch.arange(0, 150, 7), torch.arange(22))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "negatives",
     [UniformNegatives(2), UniformNegatives(2, exact=True), DegreeNegatives(3, exact=True)],

@@ -62,6 +62,7 @@ def shop(tmp_path: Path) -> Path:
     return parts
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("placement", "file", "needs"),
     [
@@ -95,6 +96,7 @@ def test_a_part_that_is_missing_is_named_with_the_rank_that_needs_it(shop: Path)
         stores_of(folder, RANK_1, PartitionOptions(Placement.ALL))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("placement", [Placement.FEATURES, Placement.ALL])
 def test_what_is_known_of_a_graph_is_known_on_every_machine(shop: Path, placement: Placement) -> None:
     folder, everything = known_folder(of_machine(shop, placement, 1, 2)), open_parts(shop)
@@ -147,6 +149,7 @@ def test_a_source_without_remote_rows_stays_as_it_is(typed_parts: Path) -> None:
     assert with_caches(without, ORDER, graph, BUDGETS, CacheBy.AUTO) is without
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("by", CacheBy)
 def test_caches_change_no_batch_and_hold_no_row_of_this_rank(typed_parts: Path, by: CacheBy) -> None:
     own, over_ranks, graph = sources(typed_parts)

@@ -193,6 +193,7 @@ def test_a_profile_of_a_run_folder_takes_its_options_and_other_models(
     assert ran.code == 0, ran.stderr
 
 
+@pytest.mark.long
 def test_options_may_have_the_names_of_the_commands_parameters(khop_command: Command, run_file: Path) -> None:
     run_file.write_text(run_file.read_text().replace(KIND, f"{__name__}:NamedLikeArguments"))
     shown = " ".join(khop_command("train", str(run_file), "--help").stdout.split())

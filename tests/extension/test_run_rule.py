@@ -108,6 +108,7 @@ def test_batches_are_those_of_the_rule_and_of_the_sampler(learnable: Path, tmp_p
     assert nodes[0] == nodes[1]
 
 
+@pytest.mark.long
 def test_rules_of_khop_are_options_too(
     khop_command: Command, learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

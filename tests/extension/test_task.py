@@ -144,6 +144,7 @@ def test_node_type_label_and_metric_are_those_of_the_run(khop_command: Command, 
     )
 
 
+@pytest.mark.long
 def test_open_settings_are_filled_in_before_the_run_starts(khop_command: Command, run_file: Path) -> None:
     ran = khop_command("train", str(run_file), "--of-classes", "--out", "run", "--epochs", "1")
     assert ran.code == 0, ran.stderr

@@ -80,6 +80,7 @@ def steps(kind: str, gather: str) -> list[Tensor]:
     return found
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "rgcn", "rgcn of columns", "own"])
 def test_steps_have_the_same_bits(kind: str) -> None:
     ahead, deferred = steps(kind, "ahead"), steps(kind, "deferred")

@@ -149,6 +149,7 @@ def test_batches_are_made_at_the_same_time(promise: Callable[[Make], None]) -> N
     promise(lambda source: source)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_change_no_batch(threads: int) -> None:
     split = local().with_threads(threads)

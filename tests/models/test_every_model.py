@@ -228,7 +228,7 @@ def test_every_model_and_decoder_is_tried(folders: list[Path]) -> None:
     assert models - there == set()
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_path: Path, name: str) -> None:
     model, graph = model_on(folders[0], name, 1)
@@ -409,7 +409,7 @@ def test_a_run_is_evaluated_and_inferred_with_types_in_another_order(tmp_path: P
     torch.testing.assert_close(rows_again, rows, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.core(4)
+@pytest.mark.core(2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("how", ["autocast", "half"])
 def test_every_layer_computes_float16(folders: list[Path], name: str, how: str) -> None:

@@ -56,6 +56,7 @@ def theirs(model: GAT, batch: Batch, heads: int, attention: Attention) -> Tensor
     return model.head("node", x[batch.seed_index])
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanout", [-1, 2])
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("attention", ["gat", "gatv2"])
@@ -204,6 +205,7 @@ def theirs_hgt(model: HGT, batch: Batch, heads: int) -> Tensor:
     return model.head("item", h["item"].index_select(0, batch.sample.seed_index["item"]))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("heads", "fanout"), [(1, -1), (4, -1), (2, 3)])
 def test_outputs_are_those_of_torch_geometric(heads: int, fanout: int) -> None:
     graph = shop(torch.float64)

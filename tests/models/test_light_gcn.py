@@ -105,6 +105,7 @@ def purchases(out: Path, split: khop.LinkSplit, update: Literal["sparse", "shard
     )
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("update", ["sparse", "sharded"])
 def test_without_other_weights_it_trains_and_resumes(
     tmp_path: Path, update: Literal["sparse", "sharded"]

@@ -182,7 +182,7 @@ def assert_equal(
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.core(10)
+@pytest.mark.core(5)
 @every_case
 def test_padding_changes_neither_losses_nor_gradients(make: Callable[[], Case]) -> None:
     torch.manual_seed(0)

@@ -121,6 +121,7 @@ def by_torch_geometric(model: RGCN, graph: SmallGraph, target: str) -> Tensor:
     return rows.detach()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("bases", [0, 3])
 @pytest.mark.parametrize(("make", "target"), [(one_type, "node"), (shop, "item")])
 def test_over_all_neighbors_it_is_that_of_torch_geometric(

@@ -70,7 +70,7 @@ def test_several_targets_give_a_mapping_with_a_row_per_seed(make: Callable[[Smal
     assert torch.equal(output["user"][0], output["user"][2])
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @every_model
 def test_all_neighbors_give_what_exact_inference_gives(make: Callable[[SmallGraph], Stack]) -> None:
     graph = shop(torch.float64)

@@ -420,7 +420,7 @@ def test_loaders_that_differ_between_ranks_are_errors(ranks: StartedRanks, tmp_p
             assert re.search(expected, line)
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("where", ["training", "resume", "evaluation", "restored loop", "batch"])
 def test_a_slice_of_the_seeds_per_rank_is_an_error_wherever_ranks_divide_them(
     ranks: StartedRanks, tmp_path: Path, where: str

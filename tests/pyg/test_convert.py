@@ -290,6 +290,7 @@ def split_of(data: Data | HeteroData, **settings: Any) -> list[Any]:
     return list(RandomLinkSplit(num_val=0.1, num_test=0.1, **settings)(data))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("settings", SPLITS, ids=str)
 def test_a_split_data_object_keeps_its_columns_and_no_links(settings: dict[str, Any]) -> None:
     expected = khop.graph_from_pyg(plain())

@@ -48,6 +48,7 @@ def test_ids_of_every_kind_are_nodes(nodes: Any) -> None:
     assert next(iter(NeighborLoader(plain(), [2], nodes, batch_size=2))).n_id[:2].tolist() == [3, 1]
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "as_given", [Tensor.numpy, Tensor.tolist, lambda m: tuple(m.tolist()), Series, Tensor.bool]
 )
@@ -268,6 +269,7 @@ def assert_same(ours: Any, expected: Any) -> None:
                 assert torch.equal(torch.as_tensor(storage[name]), torch.as_tensor(value)), name
 
 
+@pytest.mark.core(2)
 @KINDS
 @pytest.mark.parametrize("workers", [0, 2])
 def test_edges_times_and_weights_of_every_kind_are_those_of_tensors(kind: Any, workers: int) -> None:
@@ -287,6 +289,7 @@ def test_edges_times_and_weights_of_every_kind_are_those_of_tensors(kind: Any, w
         assert torch.equal(ours.n_id, expected.n_id)
 
 
+@pytest.mark.core(2)
 @KINDS
 def test_links_of_every_kind_are_those_of_tensors(kind: Any) -> None:
     def first(data: Any, links: Any, labels: Any) -> Any:
@@ -303,6 +306,7 @@ def test_links_of_every_kind_are_those_of_tensors(kind: Any) -> None:
         assert torch.equal(ours[BUYS].edge_label, expected[BUYS].edge_label)
 
 
+@pytest.mark.core(2)
 @KINDS
 def test_typed_edges_of_every_kind_are_sampled_in_every_direction(kind: Any) -> None:
     def first(data: HeteroData, direction: str) -> Any:
@@ -377,6 +381,7 @@ def test_times_that_are_no_numbers_are_named_without_words_of_torch() -> None:
     assert "np.ndarray" not in str(caught.value)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", [np.array, tensor, Series, lambda fanouts: [np.int64(f) for f in fanouts]])
 def test_fanouts_of_every_kind_are_those_of_a_list(kind: Any) -> None:
     def first(data: Any, fanouts: Any, nodes: Any, batch_size: Any) -> Any:

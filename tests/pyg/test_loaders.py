@@ -484,6 +484,7 @@ def compared(batch: Any) -> dict[str, Any]:
     return {key: value for key, value in facts(batch).items() if not key.endswith(ONLY_PYG_LIB)}
 
 
+@pytest.mark.core(5)
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("workers", [0, 2])
@@ -494,6 +495,7 @@ def test_batches_are_those_of_torch_geometric(name: str, workers: int) -> None:
     assert [list(batch) for batch in ours] == [list(batch) for batch in THEIRS[name]]
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "name", ["two hops", "twice", "no hops", "a hop of none", "typed", "typed, by edge type"]
 )

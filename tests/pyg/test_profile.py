@@ -47,6 +47,7 @@ def test_profileit_asks_for_a_gpu() -> None:
         train(GraphSAGE(3, 4, 2), batch.x, batch.edge_index)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_are_traced(workers: int, capsys: pytest.CaptureFixture[str]) -> None:
     model = GraphSAGE(3, 4, 2)

@@ -171,6 +171,7 @@ def test_stores_are_sampled_in_every_direction_as_the_data(
     assert torch.equal(one.x, whole.x[one.n_id])
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
 def test_backward_edges_of_stores_are_those_of_torch_geometrics_csr(layout: str) -> None:
     data = plain()

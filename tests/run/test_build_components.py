@@ -79,6 +79,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tagged_shop(tmp_path_factory.mktemp("graphs") / "shop")
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize(
     ("model", "kind"),
     [

@@ -21,6 +21,7 @@ def run_of(shop: Path, **optimizer: object) -> Run:
     return prepared(shop, model={"hidden": 8, "embedding": 4}, optimizer=optimizer)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize(
     ("table", "kind", "setting"),
     [

@@ -58,6 +58,7 @@ def raw(graph: Path, **sampler: object) -> RawRun:
     return RawRun(values, "run.toml")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("sampler", "rule"),
     [

@@ -322,6 +322,7 @@ def test_the_command_takes_files_for_an_evaluation(
     assert "ranks each link among its negatives" in capfd.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("turned", [False, True])
 def test_links_of_an_undirected_type_have_the_direction_of_their_rows(tmp_path: Path, turned: bool) -> None:
     """Sets of OGB and HeaRT list a link in any direction. Negatives replace the destination of the row."""

@@ -285,6 +285,7 @@ def test_a_batch_is_estimated_from_above(folder: Path) -> None:
     assert sizes.ring_slots == config.prefetch
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("update", "values"), [("dense", 4), ("sparse", 3), ("sharded", 3)])
 def test_the_plan_counts_embeddings_with_what_trains_them(folder: Path, update: str, values: int) -> None:
     """Items and tags have no column x: 207 rows of float32, two moments, and a gradient if it is dense."""

@@ -29,6 +29,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> JoinedRun:
     return JoinedRun.of(prepared(folder / "shop", **settings), folder / "later")
 
 
+@pytest.mark.long
 def test_ids_are_found_in_the_graph_and_after_it(joined: JoinedRun) -> None:
     (rows,) = Pairs.open(PAIRS, BUYS, joined)
     users, items = rows.nodes

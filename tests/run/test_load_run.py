@@ -84,6 +84,7 @@ def test_tables_of_pandas_and_files_serve_too(trained: Path, tmp_path: Path) -> 
     assert loaded.predict(frames).table.equals(loaded.predict(tables()).table)
 
 
+@pytest.mark.long
 def test_unknown_ends_are_left_out_and_counted(trained: Path) -> None:
     event = later_tables()["event"]
     stray = event.slice(0, 2).set_column(0, "user_id", pa.array(["who", "who"]))

@@ -72,6 +72,7 @@ def test_a_run_below_the_least_need_is_refused_with_numbers_and_settings() -> No
     assert fit_memory(checked(RAW), fits, ALONE, RAW, 600 * MB).prefetch >= 1
 
 
+@pytest.mark.long
 def test_evaluations_within_an_epoch_need_memory_beside_the_batches_of_training(
     raw: RawRun, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_evaluation_and_inference_count_their_chunks_alone(
             fitted(run, raw, work)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_step_holds_no_batch_of_an_earlier_one(run: Run, tmp_path: Path) -> None:
     earlier: list[weakref.ref[torch.Tensor]] = []
 

@@ -181,6 +181,7 @@ def test_a_partitioned_graph_gives_the_same_predictions(tmp_path: Path) -> None:
     torch.testing.assert_close(of_parts.outputs.outputs, of_whole.outputs.outputs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_nodes_of_the_graph_keep_their_embeddings(tmp_path: Path) -> None:
     """Users have no columns: each has an embedding, also beside a new item."""
     shop, whole = tmp_path / "shop", tmp_path / "whole"
@@ -200,6 +201,7 @@ def test_nodes_of_the_graph_keep_their_embeddings(tmp_path: Path) -> None:
     torch.testing.assert_close(found.outputs.outputs, expected(run, whole, **model), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("embedded_types", ["missing", "all"])
 def test_new_nodes_have_the_row_of_unknown_nodes(tmp_path: Path, embedded_types: str) -> None:
     """The prediction is that of a graph of all rows, whose table has this row for each new node."""

@@ -87,6 +87,7 @@ def test_scores_are_those_of_a_graph_of_all_rows(tmp_path: Path, tables: dict[st
     assert found["destination_id"].to_pylist() == PAIRS["item_id"].to_pylist()
 
 
+@pytest.mark.long
 def test_new_users_with_embeddings_have_the_row_of_unknown_nodes(tmp_path: Path) -> None:
     shop, later, whole = folders(tmp_path, {})
     model = {"model": {"hidden": 8, "embedding": 4, "unknown": 0.2}}
@@ -117,6 +118,7 @@ def test_pairs_of_the_graph_need_no_later_data_and_may_be_a_file(tmp_path: Path)
     assert table(parts, pairs)["score"].to_pylist() == pytest.approx(found, rel=1e-5)
 
 
+@pytest.mark.long
 def test_the_reverse_edge_type_has_the_columns_turned_around(tmp_path: Path) -> None:
     shop, _, _ = folders(tmp_path)
     task = {"kind": "link-prediction", "target": "item bought-by user"}

@@ -156,6 +156,7 @@ def test_edges_with_numbers_at_labeled_nodes_are_proposed_as_nodes(
     assert proposed not in proposed_run(tmp_path / "shop")  # no labels
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("form", ["edges", "events"])
 def test_labels_at_a_date_are_trained_by_time_as_proposed(
     tmp_path: Path, bank: dict[str, Any], form: str
@@ -179,6 +180,7 @@ DATED = {"time": None, "label": {"column": "fraud", "time": "reviewed"}}
 PAYS = ("account", "pays", "account")
 
 
+@pytest.mark.long
 def test_a_date_of_the_label_bounds_the_seed_and_not_the_node(tmp_path: Path, bank: dict[str, Any]) -> None:
     """An account is a neighbor before its review, and sees the payments before its own."""
     account = {name: of for name, of in (bank["edges"]["nodes"]["account"] | DATED).items() if of is not None}

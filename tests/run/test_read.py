@@ -252,6 +252,7 @@ FANOUTS_ALLOWED = (
 )
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

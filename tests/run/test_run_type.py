@@ -282,6 +282,7 @@ def test_presets_and_complete_runs_are_valid(validator: Any) -> None:  # noqa: A
         validator.validate(tomllib.loads(to_toml(checked(raw))))
 
 
+@pytest.mark.core(8)
 @pytest.mark.parametrize(("path", "kind"), [(p, k) for p, f in FAMILIES.items() for k in f.kinds()])
 def test_each_component_may_have_its_options(validator: Any, path: str, kind: str) -> None:  # noqa: ANN401
     values: dict[str, Any] = {"kind": kind}
@@ -299,6 +300,7 @@ def test_each_component_may_have_its_options(validator: Any, path: str, kind: st
     validator.validate(run)
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     "wrong",
     [

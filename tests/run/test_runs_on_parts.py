@@ -157,7 +157,7 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
 }
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize(("parts", "method"), [(3, "ldg"), (2, "random")])
 def test_losses_and_scores_are_those_of_the_graph_before(

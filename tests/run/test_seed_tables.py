@@ -225,6 +225,7 @@ def numbers(out: Path) -> list[dict[str, float]]:
     return [{n: v for n, v in json.loads(line).items() if isinstance(v, float)} for line in lines]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("as_numbers", [False, True])
 def test_files_of_text_are_read_as_those_with_types(folder: Path, tmp_path: Path, as_numbers: bool) -> None:
     """CSV with times in text, as dates or as numbers in the unit of the graph: the same rows and batches."""
@@ -278,6 +279,7 @@ def test_dates_as_digits_in_text_are_not_seconds_since_1970(folder: Path, tmp_pa
         prepare(RawRun(without_none(found), "run.toml"), folder).loader()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("column", ["time", "created"])
 def test_rows_after_the_cut_offs_of_the_graph_have_all_edges_up_to_their_dates(
     folder: Path, tmp_path: Path, column: str

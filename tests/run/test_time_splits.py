@@ -124,6 +124,7 @@ def test_edges_before_validation_are_placed_for_nodes(
     assert stores.edges.num_edges(("user", "buys", "item")) == 5
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("split", "counts"), [("auto", (6, 1, 1)), ("time", (6, 1, 1))])
 def test_links_follow_the_cut_offs(tmp_path: Path, split: str, counts: tuple[int, ...]) -> None:
     import_tables(spec(**roomy()), tmp_path / "shop")
@@ -148,6 +149,7 @@ def test_a_split_by_time_needs_cut_offs(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("split", "sampler", "words"),
     [

@@ -27,6 +27,7 @@ def ids_of(given: object) -> dict[str, Tensor]:
     return dict(found.nodes)
 
 
+@pytest.mark.core(7)
 @pytest.mark.parametrize(
     "given",
     [

@@ -75,6 +75,7 @@ def test_walks_depend_on_their_number_only_and_on_seed_and_epoch() -> None:
     assert khop.random_walks(GRAPH, starts[:0], [TO] * 4).shape == (0, 5)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("bias", [None, khop.Node2Vec(0.25, 4.0)])
 def test_partitions_change_no_walk(tmp_path: Path, bias: khop.Node2Vec | None) -> None:
     ends = torch.tensor(PAIRS).T
@@ -104,6 +105,7 @@ def test_paths_that_do_not_fit_are_refused() -> None:
 IN = {node: [source for source, into in PAIRS if into == node] for node in range(24)}
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.25, 4.0), (8.0, 0.5)])
 def test_second_steps_have_the_enumerated_probabilities(p: float, q: float) -> None:
     count = 40_000
@@ -195,6 +197,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table(counts) == whole
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("bias", [khop.Node2Vec(0.25, 4.0), khop.Node2Vec(8.0, 0.5)])
 def test_visits_of_biased_walks_have_the_means_of_node2vec(
     bias: khop.Node2Vec, monkeypatch: pytest.MonkeyPatch

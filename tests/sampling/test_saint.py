@@ -100,6 +100,7 @@ class Replayed(torch.utils.data.Dataset):
         return torch.tensor(nodes), SimpleNamespace(storage=SimpleNamespace(value=lambda: edges))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: type(draw).__name__)
 def test_coefficients_are_those_of_torch_geometric(draw: SaintDraw) -> None:
     sampler = khop.SaintSampler(graph(), draw, layers=1, coverage=60, seed=9)

@@ -60,6 +60,7 @@ def test_a_plain_batch_arrives_as_it_was_sent(plain_graph: khop.Graph, kind: Kin
     check_round_trip(plain_graph, kind)
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_a_typed_batch_arrives_as_it_was_sent(typed_graph: khop.Graph, kind: Kind) -> None:
     check_round_trip(typed_graph, kind)
@@ -117,6 +118,7 @@ def weighted(drawn: Drawn, weights: torch.Tensor, type_: khop.Type = "item") -> 
     return with_sample(drawn, loss_weights=khop.LossWeights({type_: weights}, 1.0))
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -49,6 +49,7 @@ def read(seeds: khop.Seeds, *, with_settings: bool = False) -> BatchOf:
     return parsed(request("batch", "f" * 64, asked), 1 << 20, "request").body(CODEC, BatchOf)
 
 
+@pytest.mark.core(5)
 @pytest.mark.parametrize("kind", [*PLAIN, *TYPED], ids=lambda kind: kind.__name__)
 def test_seeds_arrive_as_they_were_sent(
     plain_graph: khop.Graph, typed_graph: khop.Graph, kind: object

@@ -272,6 +272,7 @@ def test_many_damaged_requests(plain_graph: khop.Graph, service: Service) -> Non
     fuzz(plain_graph, service, range(600, 40_000))
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("kind", [*PLAIN, *TYPED], ids=lambda kind: kind.__name__)
 def test_no_batch_is_larger_than_its_limit(
     plain_graph: khop.Graph, typed_graph: khop.Graph, kind: object

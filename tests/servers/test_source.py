@@ -59,13 +59,13 @@ def check_equal(graph: khop.Graph, kind: Kind) -> None:
     assert remote.state_dict() == local.state_dict()  # one mode continues what the other began
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_plain_batches_equal_local_ones(plain_graph: khop.Graph, kind: Kind) -> None:
     check_equal(plain_graph, kind)
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_typed_batches_equal_local_ones(typed_graph: khop.Graph, kind: Kind) -> None:
     check_equal(typed_graph, kind)
@@ -203,6 +203,7 @@ def with_own_columns(graph: khop.Graph) -> khop.Graph:
     return replace(connected(graph, servers=2), features=graph.features)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", [PLAIN[0], TYPED[0]], ids=lambda kind: kind.__name__)
 def test_columns_of_this_process_are_gathered_for_batches_of_servers(
     plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind

@@ -220,6 +220,7 @@ def test_a_file_that_grew_is_named(tmp_path: Path, name: str) -> None:
         load_checkpoint(tmp_path / "last")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 def test_a_file_of_another_checkpoint_is_noticed(tmp_path: Path, name: str) -> None:
     saved(tmp_path / "last", steps=2)
@@ -271,6 +272,7 @@ def test_a_state_without_a_digest_in_its_place_is_damaged(tmp_path: Path) -> Non
             load_checkpoint(tmp_path / "last")
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "content",
     [

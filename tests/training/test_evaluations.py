@@ -284,6 +284,7 @@ def test_ctrl_c_in_an_evaluation_within_an_epoch_repeats_it(tmp_path: Path, undi
     assert_equal_runs(tmp_path, undisturbed)
 
 
+@pytest.mark.long
 def test_an_evaluation_waits_for_the_losses_of_a_device(tmp_path: Path, undisturbed: Path) -> None:
     with late_losses():
         sensitive(tmp_path).trainer().fit()

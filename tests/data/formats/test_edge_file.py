@@ -49,6 +49,7 @@ def edges_of(graph: khop.Graph) -> list[tuple[int, int]]:
     return sorted(zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize("kind", [networkx.Graph, networkx.DiGraph])
 def test_what_networkx_writes(kind: type[networkx.Graph], suffix: str, tmp_path: Path) -> None:
@@ -163,6 +164,7 @@ def test_elements_of_other_namespaces_are_no_nodes_or_edges(tmp_path: Path) -> N
         imported(wrong)
 
 
+@pytest.mark.long
 def test_memory_of_checks_does_not_grow_with_attributes() -> None:
     def peak(data: int) -> int:
         within = '<data key="k">1</data>' * data

@@ -19,6 +19,7 @@ from khop.data.formats.igb import IGB_SETS, igb_edges, igb_importer
 from khop.data.importers import Igb, ImportContext
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("root", [".", "tiny", "tiny/processed"])
 def test_papers_alone(root: str, tmp_path: Path) -> None:
     pairs = igb(tmp_path / "tiny")
@@ -80,6 +81,7 @@ def test_papers_without_a_label_and_large_sets(tmp_path: Path, monkeypatch: pyte
         igb_importer(Igb("huge"), ImportContext(tmp_path))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("classes", ["19", "2983"])
 @pytest.mark.parametrize("name", ["large", "full", "hetero-large", "hetero-full"])
 def test_large_sets_are_numbers_without_a_header(

@@ -15,6 +15,7 @@ from khop.run.proposed_run import proposed_run
 RATES = ("user", "rates", "movie")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("name", "layout"), [("ml-latest-small", "csv"), ("ml-1m", "dat"), ("ml-100k", "tab")]
 )

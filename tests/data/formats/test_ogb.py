@@ -32,6 +32,7 @@ from khop.data.importers import ImportContext, Ogb
 from khop.run.proposed_run import proposed_run
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("place", [".", "arxiv", "ogbn_arxiv"])
 def test_the_folder_of_a_set_is_found_where_it_is_unpacked(place: str, tmp_path: Path) -> None:
     made = arxiv(tmp_path / "published")

@@ -18,6 +18,7 @@ from khop.data.importers import ImportContext, Relbench
 from khop.graph.folder import open_folder, recorded_cut_offs
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("root", ["rel-f1/db", "rel-f1", "."])
 def test_tables_and_foreign_keys(root: str, tmp_path: Path) -> None:
     relbench(tmp_path / "rel-f1" / "db")

@@ -219,6 +219,7 @@ def test_units_are_powers_of_1000_and_with_an_i_of_1024(given: int | str, size: 
     assert byte_size(given, "size") == size
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     "given", ["", "GB", "-1", "1XB", "1 GB more", -1, True, 1.5, None, "1e3", "9" * 5000, "9000000000TB"]
 )

@@ -71,6 +71,7 @@ def counted(graph: LocalPartitionGraph, part: int) -> tuple[float, float, float]
     return rows, remote, missed
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("method", ["ldg", "random"])
 def test_rows_with_and_without_a_cache_are_those_that_batches_need(tmp_path: Path, method: str) -> None:
     source = write_clustered_graph(tmp_path / "graph")

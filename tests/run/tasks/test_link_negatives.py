@@ -55,6 +55,7 @@ def test_the_table_has_the_highest_scores_that_are_no_training_links(run: Run) -
     assert torch.equal(drawn[:, 1:], expected[sources])
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("decoder", ["dot", "distmult", "complex", "transe", "rotate"])
 def test_each_of_several_edge_types_has_a_table_by_the_scores_of_its_decoder(
     tmp_path: Path, decoder: str

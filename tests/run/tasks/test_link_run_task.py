@@ -112,6 +112,7 @@ def test_without_neighbors_a_run_knows_only_the_nodes_themselves(prepared: Prepa
     assert 0 < run_task.scores(("val",), unwatched)["val"] < 1
 
 
+@pytest.mark.long
 def test_equal_runs_have_equal_splits_pairs_and_weights(prepared: Prepare) -> None:
     one, again, other = (task_of(prepared(training__seed=seed)) for seed in (1, 1, 2))
     assert torch.equal(one.split.val_links.edges[BUYS], again.split.val_links.edges[BUYS])
@@ -123,6 +124,7 @@ def test_equal_runs_have_equal_splits_pairs_and_weights(prepared: Prepare) -> No
         assert torch.equal(left, right)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("metric", ["roc-auc", "hits@3", "map@2", "full-ndcg@10"])
 def test_a_run_stops_at_a_target_of_another_metric(prepared: Prepare, tmp_path: Path, metric: str) -> None:
     """Evaluations compute the metric of the target besides that of the task."""
@@ -238,6 +240,7 @@ def test_several_edge_types_are_split_in_one_way(
         on_two_types(tmp_path, {BUYS: columns, LIKES: {}}, split=split)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("column", ["split", "time"])
 def test_a_reverse_type_without_the_column_has_no_edges_of_held_out_links(
     tmp_path: Path, column: str
@@ -270,6 +273,7 @@ def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
         task_of(prepared()).scores(("train",), unwatched)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -421,6 +425,7 @@ def candidate_ranking_pairs(*lists: LinkList) -> set[tuple[int, int]]:
     return {(source, destination) for each in found for source, destination in each}
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("decoder", ["dot", "mlp"])
 def test_all_destinations_are_ranked_without_links_of_the_splits_before(tmp_path: Path, decoder: str) -> None:
     task = candidate_ranking_task_of(tmp_path, decoder)
@@ -474,6 +479,7 @@ def filtered_ranking_task_of(home: Path, decoder: str) -> LinkTask:
     return task
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("decoder", ["distmult", "rotate"])
 def test_both_ends_are_ranked_among_all_nodes_without_known_triples(tmp_path: Path, decoder: str) -> None:
     task = filtered_ranking_task_of(tmp_path, decoder)

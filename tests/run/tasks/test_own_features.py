@@ -89,7 +89,7 @@ def test_features_that_tell_little_are_beaten_by_neighbors_and_beat_the_majority
     assert found["test/majority/accuracy"] + 0.1 < own < found["test"] - 0.1
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", ["gat", "gcn", "hgt", "rgcn"])
 def test_each_model_has_the_same_baseline(tmp_path: Path, kind: str) -> None:
     rule = {"rule": {"kind": "symmetric-sum"}} if kind == "gcn" else {}
@@ -103,6 +103,7 @@ def test_each_model_has_the_same_baseline(tmp_path: Path, kind: str) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.long
 def test_links_have_one_too_with_the_same_pairs(tmp_path: Path) -> None:
     run = run_on(write_shop(tmp_path / "shop"), **LINKS)
     baseline = own_features(run, RawRun({}, "run.toml"))

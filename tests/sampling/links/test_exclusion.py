@@ -149,7 +149,7 @@ def test_an_unknown_exclusion_is_an_error() -> None:
 MEAN = Weighted("w", replacement=True)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("rule", "expected"), [(MEAN, [1 / 3, 2 / 3]), (Sum(MEAN), [3 / 8, 6 / 8])], ids=str)
 def test_all_neighbors_weigh_what_draws_estimate(rule: Rule, expected: list[float]) -> None:
     """Without an edge, shares of a mean add up to 1 again; terms of a sum stay as they are."""

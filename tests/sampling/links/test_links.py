@@ -147,6 +147,7 @@ def test_disjoint_trees_give_every_end_a_row() -> None:
     assert sample.trees is not None
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("exclude", [None, "edge", "edge+reverse"])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_have_the_links_negatives_and_neighbors_of_the_global_batch(
@@ -298,6 +299,7 @@ def test_in_time_no_edge_no_node_and_no_negative_is_later_than_its_link(
         assert bool((columns[node_type]["day"][ids] <= of_tree)[is_drawn].all())
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @pytest.mark.parametrize("trees", ["merged", "disjoint"])
 @pytest.mark.parametrize("threads", [2, 3, 8])

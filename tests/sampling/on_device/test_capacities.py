@@ -70,6 +70,7 @@ def test_room_is_for_the_largest_and_for_the_spread(counts: list[int], expected:
     assert room(counts) == expected
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @pytest.mark.parametrize("seeds", [8, 32])
 def test_few_batches_exceed_the_room_that_others_measured(expansion: Expansion, seeds: int) -> None:

@@ -73,7 +73,7 @@ def test_every_set_of_sources_is_as_likely_as_its_orders() -> None:
     )
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 1, 2, 3], [1, 1, 1, 1, 2], [1, 1, 2, 2, 2, 3]], ids=str)
 def test_a_mean_over_draws_is_the_mean_over_all_edges_also_of_parallel_ones(row: list[int]) -> None:
     trials, fanout = few(1000), 2
@@ -158,6 +158,7 @@ def test_a_batch_has_fewer_nodes() -> None:
     assert dependent < shared < plain
 
 
+@pytest.mark.long
 def test_successive_batches_share_nodes_with_kappa() -> None:
     graph = dense(4000)
 

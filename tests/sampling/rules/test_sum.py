@@ -62,6 +62,7 @@ def test_the_mean_over_all_draws_is_the_sum() -> None:
     assert {tuple(sorted(pair)) for pair in found.nodes.view(-1, 2).tolist()} == set(pairs)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("rule", "until"),
     [

@@ -26,6 +26,7 @@ def test_exact_outputs_and_scores_of_nodes_are_the_local_ones(plain_parts: Path)
     assert torch.equal(found, expected)
 
 
+@pytest.mark.long
 def test_hubs_are_chunks_of_their_own_wherever_their_edges_are(tmp_path: Path) -> None:
     partition_graph(write_hub_graph(tmp_path / "whole"), tmp_path / "parts", 3, method="random")
     here, services = khop.open_graph(tmp_path / "parts"), part_services(tmp_path / "parts")

@@ -41,6 +41,7 @@ def graph(typed_parts: Path) -> PartitionedGraph:
     return graph
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("nodes", [[199, 3, 3, 70, 120], [], [0]])
 def test_a_hop_is_that_of_all_parts_in_one_process(
     graph: PartitionedGraph, typed_parts: Path, nodes: list[int]
@@ -160,6 +161,7 @@ def splits(typed_parts: Path) -> list[SharedSplit]:
     ]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", ["train", "val", "test"])
 def test_the_links_of_all_parts_are_those_of_one_process(
     splits: list[SharedSplit], typed_parts: Path, name: str

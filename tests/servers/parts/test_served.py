@@ -70,18 +70,19 @@ def check_equal(path: Path, kind: Kind) -> None:
     assert remote.state_dict() == local.state_dict()
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_plain_batches_equal_local_ones(plain_parts: Path, kind: Kind) -> None:
     check_equal(plain_parts, kind)
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_typed_batches_equal_local_ones(typed_parts: Path, kind: Kind) -> None:
     check_equal(typed_parts, kind)
 
 
+@pytest.mark.core(1)
 def test_split_links_are_the_same_over_parts(typed_parts: Path) -> None:
     def loaders(graph: khop.Graph) -> list[khop.Loader]:
         split = khop.split_links(graph, BUYS, 0.2, 30, negatives=3, time="time", disjoint_share=0.3, seed=4)
@@ -326,6 +327,7 @@ def graphs(dated_parts: Path) -> list[PartitionedGraph]:
     return [service._served.graph for service in part_services(dated_parts)]  # type: ignore[attr-defined]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("limit", [-1, 30, 60, 200])
 def test_every_server_marks_the_nodes_that_one_process_marks(
     graphs: list[PartitionedGraph], dated_parts: Path, limit: int
