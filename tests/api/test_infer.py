@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from torch_geometric.data import HeteroData
 
 import khop
 from khop import EdgeTable, Graph, NodeTable, infer, layerwise_inference, open_graph, write_graph
@@ -186,9 +187,9 @@ def test_work_of_another_model_graph_or_choice_is_refused(graph: Graph, model: S
         infer(model, graph, out, node_types="item", chunk_size=9)
     with pytest.raises(ValueError, match=r"another choice of values \(embeddings of item, now outputs"):
         infer(model, graph, out, node_types="item", chunk_size=10, values="outputs")
-    in_memory = Graph(graph.topology, graph.features)
-    with pytest.raises(ValueError, match=r"another graph \(.*, now in the memory of process"):
-        infer(model, in_memory, out, node_types="item", chunk_size=10)
+    without_folder = Graph(graph.topology, graph.features)
+    with pytest.raises(ValueError, match=r"another graph \("):
+        infer(model, without_folder, out, node_types="item", chunk_size=10)
     infer(model, graph, out, node_types="item", chunk_size=10)
 
 
@@ -196,6 +197,68 @@ def test_a_graph_in_memory_will_do(graph: Graph, model: SAGE, tmp_path: Path) ->
     infer(model, Graph(graph.topology, graph.features), tmp_path / "e.npy", node_types="item")
     infer(model, graph, tmp_path / "f.npy", node_types="item")
     assert (tmp_path / "e.npy").read_bytes() == (tmp_path / "f.npy").read_bytes()
+
+
+def in_memory(graph: Graph, *, scale: float = 1.0, shift: int = 0) -> Graph:
+    """A copy of the graph that has no folder, or a similar graph."""
+    data = HeteroData()
+    for node_type, columns in graph.columns.items():
+        if isinstance(node_type, str):
+            data[node_type].x = columns["x"] * (scale if node_type == "user" else 1)
+    for edge_type in graph.schema.edge_types:
+        csc = graph.csc(edge_type)
+        sources = (csc.indices.long() + shift) % graph.num_nodes(edge_type[0])
+        data[edge_type].edge_index = torch.stack([sources, csc.destinations()])
+    return khop.graph_from_pyg(data)
+
+
+def test_work_on_a_graph_in_memory_continues_if_its_content_is_equal(
+    graph: Graph, model: SAGE, tmp_path: Path
+) -> None:
+    there = in_memory(graph)
+    expected = layerwise_inference(model, there, there.features, "item")
+    out = tmp_path / "o.npy"
+    settings = {"node_types": "item", "values": "outputs", "chunk_size": 10}
+    with pytest.raises(KeyboardInterrupt):
+        infer(model, in_memory(graph), out, progress=stopped_after(6), **settings)
+    for other in (in_memory(graph, scale=100.0), in_memory(graph, shift=1)):
+        with pytest.raises(ValueError, match=r"was started with another graph \("):
+            infer(model, other, out, **settings)
+    infer(model, in_memory(graph), out, **settings)
+    torch.testing.assert_close(torch.from_numpy(np.load(out)), expected)
+
+
+def test_message_graphs_of_a_link_split_are_told_apart(graph: Graph, tmp_path: Path) -> None:
+    def split() -> khop.LinkSplit:
+        return khop.split_links(graph, BUYS, val=0.2, test=0.2)
+
+    model = SAGE.for_graph(split().val, hidden=8, layers=1, target="item", outputs=5)
+    with pytest.raises(KeyboardInterrupt):
+        infer(
+            model,
+            split().val,
+            tmp_path / "e.npy",
+            node_types="item",
+            chunk_size=5,
+            progress=stopped_after(4),
+        )
+    with pytest.raises(ValueError, match=r"was started with another graph \("):
+        infer(model, split().test, tmp_path / "e.npy", node_types="item", chunk_size=5)
+    infer(model, split().val, tmp_path / "e.npy", node_types="item", chunk_size=5)
+
+
+def test_models_with_equal_weights_are_told_apart(graph: Graph, tmp_path: Path) -> None:
+    def model(**options: object) -> SAGE:
+        made = SAGE.for_graph(graph, hidden=8, layers=2, target="item", outputs=5, **options)
+        made.load_state_dict(first.state_dict() if options else made.state_dict())
+        return made
+
+    first = SAGE.for_graph(graph, hidden=8, layers=2, target="item", outputs=5)
+    with pytest.raises(KeyboardInterrupt):
+        infer(first, graph, tmp_path / "e.npy", node_types="item", chunk_size=5, progress=stopped_after(9))
+    with pytest.raises(ValueError, match=r"was started with another model \("):
+        infer(model(residual="add"), graph, tmp_path / "e.npy", node_types="item", chunk_size=5)
+    infer(model(residual="none"), graph, tmp_path / "e.npy", node_types="item", chunk_size=5)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 import khop
 import khop.models
+from khop.api.inference import Values
 from khop.models import LinkPredictor, RelationColumn, SharedDecoder
 from khop.models.decoders import RELATION_DECODERS, DecoderKind
-from khop.models.layer import _named, plain_name
+from khop.models.layer import _named, parameter_name, plain_name
 from khop.models.stack import Sequential
 from khop.schema import EdgeType
 from khop.training.checkpoint import Checkpoint, StateCopy, load_checkpoint, restore_model, restore_optimizer
@@ -252,6 +253,25 @@ def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_pa
         back, first = model_on(folders[0], name, 32)
         back.load_state_dict(other.state_dict(), assign=True)
         assert_same(outputs(back, first, name), wanted)
+
+
+@pytest.mark.core(2)
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if not name.startswith(("links", "edges", "sequential", "gat times"))]
+)
+def test_embeddings_are_the_rows_before_the_classifier(
+    folders: list[Path], tmp_path: Path, name: str
+) -> None:
+    model, graph = model_on(folders[0], name, 1)
+
+    def rows(values: Values) -> Tensor:
+        file = tmp_path / f"{values}.npy"
+        khop.infer(model, graph, file, node_types="item", values=values)
+        return torch.from_numpy(np.load(file))
+
+    embeddings = rows("embeddings")
+    assert embeddings.shape == (COUNTS["item"], 8)
+    torch.testing.assert_close(model.heads[parameter_name("item")](embeddings), rows("outputs"))
 
 
 @pytest.mark.long

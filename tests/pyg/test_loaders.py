@@ -359,6 +359,18 @@ def test_a_mapping_gives_seeds_of_several_types(shuffle: bool, workers: int) -> 
     }  # fmt: skip
 
 
+def test_seeds_by_type_have_input_ids_by_type() -> None:
+    data, seeds = typed(), {"user": [8, 1], "item": [2, 3]}
+    (batch,) = NeighborLoader(data, [-1], seeds, input_id={"user": [100, 200]}, batch_size=4)
+    assert batch["user"].input_id.tolist() == [100, 200]
+    assert batch["item"].input_id.tolist() == [0, 1]
+    for wrong in ([100, 200, 3, 4], {"tag": [1]}):
+        with pytest.raises(ValueError, match=r"input_id: give a mapping"):
+            NeighborLoader(data, [-1], seeds, input_id=wrong)
+    with pytest.raises(ValueError, match=r"input_id of 'user' has 1 ids, and there are 2 input nodes"):
+        NeighborLoader(data, [-1], seeds, input_id={"user": [1]})
+
+
 def test_seeds_by_type_have_times_by_type() -> None:
     data = typed()
     data["user"].time, data["item"].time = torch.arange(9), torch.arange(12)

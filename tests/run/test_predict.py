@@ -105,6 +105,28 @@ def table(predictions: LaterPredictions) -> pa.Table:
     return pa.concat_tables([pa.table(columns) for columns in predictions.pieces()])
 
 
+def test_whole_numbers_as_labels_are_predicted_as_numbers(tmp_path: Path) -> None:
+    def counted(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        sold = pa.array(range(3, 3 + tables["item"].num_rows), pa.int64())
+        return {**tables, "item": tables["item"].append_column("sold", sold)}
+
+    specification = shop_spec(counted(shop_tables()))
+    item = specification["nodes"]["item"]
+    del item["label"]
+    item["columns"] = {"price": "number", "sold": "raw"}
+    import_tables(specification, tmp_path / "shop")
+    import_tables(later_spec(counted(later_tables())), tmp_path / "later", encoders=tmp_path / "shop")
+    run = prepared(
+        tmp_path / "shop",
+        task={"kind": "node-regression", "target": "item", "label": "sold"},
+        sampler={"fanouts": [3]},
+        model={"hidden": 4},
+    )
+    found = table(predict_later(run, tmp_path / "later"))
+    assert found["label"].to_pylist() == [3.0, 4.0, 5.0, 6.0, 7.0]
+    assert pa.types.is_floating(found["prediction"].type)
+
+
 @pytest.mark.core(1)
 @pytest.mark.parametrize(
     "tables",

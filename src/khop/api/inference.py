@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,7 @@ from khop.inference.node_outputs import (
 from khop.inference.predictions import RowOutput, check_outputs
 from khop.inference.stages import CHUNK_EDGES, ChunkLimits
 from khop.inference.work_folder import is_seen_by_all, own_stage, rank_folder, remove, work_folder
+from khop.kernels.philox import digest
 from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import EdgePredictor, LinkPredictor
@@ -200,8 +202,8 @@ class Inference:
             weights = _digest(*model.state_dict().values())
         facts = {
             "khop version": khop.__version__,
-            "graph": _fingerprint(graph),
-            "model": weights,
+            "graph": _graph_digest(graph),
+            "model": f"{weights}, {_structure_digest(model)}",
             "choice of nodes": "all" if ids is None else _digest(ids),
             "choice of values": f"{values} of {', '.join(node_types)}",
             "chunk size": str(layers.limits.nodes),
@@ -297,9 +299,36 @@ class Inference:
         return self.out.suffix == ".parquet"
 
 
-def _fingerprint(graph: Graph) -> str:
-    found = graph.servers if graph.folder is None else graph.folder
-    return f"in the memory of process {os.getpid()}" if found is None else found.fingerprint
+def _graph_digest(graph: Graph) -> str:
+    """Return a digest of all that rows depend on, equal for equal graphs in any process.
+
+    A partitioned graph with a selection of edges is told from others by the edges into its first partition,
+    which rank 0 has for any number of ranks.
+    """
+    if graph.folder is not None:
+        return graph.folder.fingerprint
+    if graph.servers is not None:
+        steps = hashlib.sha256(repr(graph.servers.view).encode()).hexdigest()[:16]
+        return f"{graph.servers.fingerprint}, {steps}" if graph.servers.view else graph.servers.fingerprint
+    schema, origin = graph.schema, graph.origin
+    found = [repr(schema), "" if origin is None else origin.fingerprint]
+    for edge_type in schema.edge_types:
+        ranks, rows = graph.rank_edges, graph.partition_bounds(edge_type[2])[1]
+        csc = graph.csc(edge_type) if ranks is None else ranks.held.rows(edge_type)[0][0]
+        indptr = csc.indptr[: rows + 1]
+        found += [str(edge_type), *_digests(indptr, csc.indices[: indptr[-1]])]
+    known = () if origin is None else (*origin.schema.node_types, *origin.schema.edge_types)
+    for type_ in (*schema.node_types, *schema.edge_types):
+        if type_ not in known:  # columns of the others are those of the folder
+            columns = graph.columns.get(type_, {})
+            found += [f"{name} of {type_}" for name in columns]
+            found += _digests(*columns.values())
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()
+
+
+def _digests(*tensors: Tensor) -> list[str]:
+    filled = (tensor for tensor in tensors if tensor.numel())  # torch cannot view an empty tensor as bytes
+    return [digest(tensor.contiguous()) for tensor in filled]
 
 
 def _checked_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: SeedIds | None) -> Tensor | None:
@@ -327,6 +356,21 @@ def _rows_of(
     return model, _depth(model, node_types) if values == "embeddings" else None
 
 
+def _structure_digest(model: nn.Module) -> str:
+    """Return a digest of the names, classes and attributes of all modules and tensors, for any process."""
+    internal = vars(nn.Module()).keys()
+    found = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in model.state_dict().items()]
+    for name, module in model.named_modules():
+        found.append(f"{name}: {type(module).__module__}.{type(module).__qualname__} {module.extra_repr()}")
+        own = {key: value for key, value in vars(module).items() if key not in internal}
+        found += [
+            f"{key}={sorted(map(repr, v)) if isinstance(v, set | frozenset) else v!r}"
+            for key, v in own.items()
+        ]
+    text = re.sub(r" at 0x[0-9a-f]+", "", "\n".join(found))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
     if not isinstance(model, Stack):
         return int(getattr(model, "num_layers", 0))
@@ -346,10 +390,7 @@ def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
 
 
 def _digest(*tensors: Tensor) -> str:
-    digest = hashlib.sha256()
-    for tensor in (one for one in tensors if one.numel()):  # torch cannot view an empty tensor as bytes
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
+    return hashlib.sha256("\n".join(_digests(*(t.detach().cpu() for t in tensors))).encode()).hexdigest()[:16]
 
 
 def evaluate(
@@ -371,8 +412,8 @@ def evaluate(
     `num_layers`.
 
     The rows of a `khop.SeedTable` are scored by their labels; its weights are ignored. If rows have times,
-    `model(batch)` runs on neighborhoods that the rule of `loader` limits to these times, by default on all
-    earlier neighbors.
+    `model(batch)` runs on neighborhoods up to these times. The rule of `loader` must then be temporal, such
+    as `khop.Temporal`.
 
     In a graph split by time during the import, messages pass only over edges that the split may use: edges
     before `val` for training, edges before `test` for validation, and all edges for test. Collective: the

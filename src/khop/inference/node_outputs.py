@@ -50,7 +50,7 @@ from khop.inference.stages import (
 from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.node_embedding import gathered
-from khop.models.stack import Layered, destination_types, followed_edge_types
+from khop.models.stack import Layered, Stack, destination_types, followed_edge_types
 from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Fanout, NeighborSampler, Sampler, check_timeless, fanouts_by_type
 from khop.sampling.seeds import SeedIds, SeedTimes, node_ids, seed_times
@@ -418,7 +418,7 @@ class Layers:
         followed = followed_edge_types(model, graph.schema)
         reach = destination_types(followed, tuple(wanted), count)
         rows_of = [
-            {t: _rows_of(model, index, t, depth is None and index == count - 1) for t in types}
+            {t: _rows_of(model, index, t, index == count - 1, depth) for t in types}
             for index, types in enumerate(reach)
         ]
         fanouts = draws.of_layers(graph.schema, followed, model.num_layers)[:count]
@@ -561,8 +561,11 @@ def _over(
     return replace(chunks, features=BesideRows(rows, features) if before.of_edges else rows, columns=columns)
 
 
-def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> RowsOf:
-    """Return a function that applies one layer, and with `head` the model's head, to a chunk's nodes."""
+def _rows_of(model: Layered, index: int, node_type: NodeType, is_last: bool, depth: int | None) -> RowsOf:
+    """Return a function that applies one layer to a chunk's nodes.
+
+    After the last layer, it returns the model's outputs, or embeddings after `depth` layers.
+    """
 
     def rows(batch: Batch) -> Tensor:
         if index == 0 and not isinstance(batch, EncodedBatch):
@@ -579,6 +582,10 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> Row
                 "rows of it; give one of the model's target types"
             )
         out = given[node_type].index_select(0, batch.sample.seed_index[node_type])
-        return model.head(node_type, out) if head else out
+        if not is_last:
+            return out
+        if depth is None:
+            return model.head(node_type, out)
+        return model.embedding(out, depth) if isinstance(model, Stack) else out
 
     return rows

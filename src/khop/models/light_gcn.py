@@ -102,9 +102,13 @@ class LightGCN(Stack):
         rows = self.encoder(batch)
         return {t: torch.cat([of_type, of_type], dim=1) for t, of_type in rows.items()}
 
+    def embedding(self, h: Tensor, layers: int) -> Tensor:
+        """Return (rows, hidden): the mean over the input and the layers."""
+        return h[:, self.hidden :] / (layers + 1)
+
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
         """Return (rows, outputs): the mean over layers of an encoder's targets, or logits of a classifier."""
-        mean = h[:, self.hidden :] / (self.num_layers + 1)
+        mean = self.embedding(h, self.num_layers)
         return super().head(node_type, mean) if len(self.heads) else mean
 
 

@@ -182,6 +182,10 @@ class Stack(nn.Module):
         out: dict[NodeType, Tensor] = self.layers[index](h, block)
         return out
 
+    def embedding(self, h: Tensor, layers: int) -> Tensor:
+        """Return the embeddings of nodes, (rows, hidden), from their rows after a number of layers."""
+        return h
+
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
         """Return (rows, outputs): logits, or a decoder's input, for nodes of a target type."""
         out: Tensor = self.heads[parameter_name(node_type)](h)

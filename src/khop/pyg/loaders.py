@@ -118,8 +118,8 @@ class TypedSeeds:
     by_type: Mapping[NodeType, NodeSamplerInput]
 
     @classmethod
-    def of(cls, data: Any, nodes: Any, times: Any, sampler: BaseSampler) -> TypedSeeds | None:
-        """Make seeds of ids or a mask per node type, None for all nodes; `times` are by type too.
+    def of(cls, data: Any, nodes: Any, times: Any, sampler: BaseSampler, input_ids: Any) -> TypedSeeds | None:
+        """Make seeds of ids or a mask per node type, None for all nodes; times and input ids are by type too.
 
         Returns None for input nodes that are not a mapping by type.
         """
@@ -133,12 +133,23 @@ class TypedSeeds:
         by_time = dict.fromkeys(nodes) if times is None else as_mapping(times, lambda _: {})
         if set(by_time) != set(nodes):
             raise ValueError(f"input_time: give a mapping with the times of each of {list(nodes)}")
+        numbers = {} if input_ids is None else input_ids
+        if not isinstance(numbers, Mapping) or not set(numbers) <= set(nodes):
+            raise ValueError(f"input_id: give a mapping with the ids of each of {list(nodes)}")
         if not nodes:
             raise ValueError("input_nodes is an empty mapping: give a node type with its ids, a mask or None")
         by_type = {}
         for node_type, given in nodes.items():
             _, ids = checked_nodes(data, (node_type, given), by_time[node_type])
-            by_type[node_type] = _inputs(typed.nodes, node_type, ids, by_time[node_type])
+            inputs = _inputs(typed.nodes, node_type, ids, by_time[node_type])
+            if node_type in numbers:
+                inputs.input_id = tensors_of("input_id", numbers[node_type])
+                if inputs.input_id.numel() != inputs.node.numel():
+                    raise ValueError(
+                        f"input_id of {node_type!r} has {inputs.input_id.numel()} ids, and there are "
+                        f"{inputs.node.numel()} input nodes"
+                    )
+            by_type[node_type] = inputs
         return cls(by_type)
 
     def places(self) -> tuple[tuple[NodeType, Tensor], None]:
@@ -270,10 +281,11 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
             )
         elif time_window is not None:
             raise ValueError(f"time_window {time_window}: set it on the neighbor_sampler")
-        self._typed = TypedSeeds.of(data, input_nodes, input_time, neighbor_sampler)
+        self._typed = TypedSeeds.of(data, input_nodes, input_time, neighbor_sampler, kwargs.get("input_id"))
         if self._typed is None:
             input_nodes = checked_nodes(data, input_nodes, None if time_attr is None else input_time)
         else:
+            kwargs.pop("input_id", None)
             input_nodes, input_time = self._typed.places()
         super().__init__(
             data,

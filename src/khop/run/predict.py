@@ -174,11 +174,12 @@ def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> Late
         outputs.append(of_outputs)
         done += seeds.numel()
     record = Names.of(joined.base).labels.get(node_type, {}) if task.label == LABEL else {}
+    kind = run.run_task.kind if isinstance(run.run_task, NodeTask) else "by dtype"
     has_labels = task.label in joined.later.schema.columns.get(node_type, {})
     return LaterPredictions(
         node_type,
         later_ids(joined.later, node_type),
-        SplitOutputs(new, torch.cat(labels), torch.cat(outputs)),
+        SplitOutputs(new, of_kind(torch.cat(labels), kind), torch.cat(outputs)),
         record,
         "given" if has_labels else "unknown",
     )
