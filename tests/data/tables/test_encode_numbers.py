@@ -98,6 +98,12 @@ def test_logarithms_keep_the_sign_and_constants_have_deviation_one() -> None:
     np.testing.assert_allclose(values[:, 0], [1, -1], rtol=1e-6)
 
 
+def test_a_number_beyond_float32_is_named_as_it_is_given() -> None:
+    encoder = fitted([0.0, 1.0]).encoder()
+    with pytest.raises(ValueError, match="row 2: price is 1e40: beyond float32"):
+        encoder.encode(pa.array(["1", "1e40"]), encode_number_where)
+
+
 def test_text_of_numbers_is_read() -> None:
     assert numbers_of(pa.array(["1.5", " 2 ", "-3e2"]), "price", encode_number_where).tolist() == [
         1.5,

@@ -103,7 +103,7 @@ class NumberEncoder(StoredFields):
         fill = self.mean if self.scale == "none" and self.missing == "mean" else zero
         values = numbers if self.scale == "none" else (numbers - self.mean) / self.std
         columns = [np.where(missing, fill, values), missing][: self.width]
-        return Encoded(np.stack([as_float32(one, self.key, where) for one in columns], axis=1))
+        return Encoded(np.stack([as_float32(one, self.key, where, array) for one in columns], axis=1))
 
 
 @dataclass
@@ -190,12 +190,15 @@ def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.flo
     return np.sign(numbers) * np.log1p(np.abs(numbers)) if scale == "log" else numbers
 
 
-def as_float32(numbers: npt.NDArray[Any], key: str, where: Where) -> npt.NDArray[np.float32]:
-    """Return numbers (finite or NaN) as float32; ValueError for one beyond its range."""
+def as_float32(
+    numbers: npt.NDArray[Any], key: str, where: Where, given: Any = None
+) -> npt.NDArray[np.float32]:
+    """Return numbers (finite or NaN) as float32; ValueError with the given value of one beyond its range."""
+    shown = numbers if given is None else given
     with np.errstate(over="ignore"):
         stored = numbers.astype(np.float32)
     problem = "beyond float32; correct it, or scale it"
-    refuse(np.isinf(stored), where, lambda row: f"{key} is {numbers[row]}: {problem}")
+    refuse(np.isinf(stored), where, lambda row: f"{key} is {shown[row]}: {problem}")
     return stored
 
 
