@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 import khop
 from khop.api.partition import walk_graph
+from khop.graph.append_rows import delete_nodes
 from khop.graph.atomic import Meter
 from khop.graph.build import save_graph, sliced, table_chunks, write_graph, write_ids
 from khop.graph.edge_runs import EdgeChunk, EdgePlan
@@ -37,6 +38,7 @@ from khop.graph.npy import STORED, torch_dtype
 from khop.graph.spill import MOST_RANGES, Field, Ranges, Spill
 from khop.graph.store import open_csc_graph
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
+from khop.graph.verify import verify_folder
 from khop.kernels.csc import Csc
 from khop.kernels.id_table import Keys, StringKeys, id_table
 from khop.sampling.random_walks import WalkCounts
@@ -566,6 +568,24 @@ def test_copies_of_a_graph_are_sorted_by_the_same_column(tmp_path: Path) -> None
     seeds = khop.Seeds({"b": torch.tensor([0])}, {"b": torch.tensor([0])}, {"b": torch.tensor([3])})
     drawn = sampler.sample(seeds, khop.DrawKey(0)).nodes["a"]
     assert set(graph.original_ids("a")[drawn].tolist()) <= {1, 2, 3}
+
+
+def test_vectors_of_labels_may_have_unknown_values_in_copies_too(tmp_path: Path) -> None:
+    y = torch.tensor([[0.5, float("nan")], [1.0, 2.0], [float("nan"), 3.0]])
+    nodes = {"item": NodeTable(columns={"y": y}, ids=["a", "b", "c"], unknown=["y"])}
+    path = write_graph(
+        tmp_path / "graph", nodes, {("item", "to", "item"): EdgeTable(torch.arange(2), torch.arange(1, 3))}
+    )
+    graph = khop.open_graph(path)
+    graph.save(tmp_path / "copy")
+    graph.with_edges({("item", "like", "item"): EdgeTable(torch.tensor([2]), torch.tensor([0]))}).save(
+        tmp_path / "more"
+    )
+    delete_nodes(open_folder(path), {"item": np.array([1])}, tmp_path / "less")
+    for name, rows in (("graph", [0, 1, 2]), ("copy", [0, 1, 2]), ("more", [0, 1, 2]), ("less", [0, 2])):
+        assert verify_folder(tmp_path / name) == []
+        found = khop.open_graph(tmp_path / name).columns["item"]["y"]
+        assert np.array_equal(found.numpy(), y[rows].numpy(), equal_nan=True)
 
 
 def test_a_damaged_origin_is_not_copied(shop: Path, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Fanout, check_timeless
 from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import SeedIds, ids_here, node_ids
-from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of, sole_type
+from khop.schema import EdgeType, EdgeTypeName, NodeType, Type, edge_type_of, sole_type
 from khop.training.edge_tasks import EdgeObjective, LinkMetric
 from khop.training.steps import mover
 from khop.training.tasks import NodeClassification, NodeObjective
@@ -318,7 +318,8 @@ def _graph_digest(graph: Graph) -> str:
         indptr = csc.indptr[: rows + 1]
         found += [str(edge_type), *_digests(indptr, csc.indices[: indptr[-1]])]
     known = () if origin is None else (*origin.schema.node_types, *origin.schema.edge_types)
-    for type_ in (*schema.node_types, *schema.edge_types):
+    types: list[Type] = [*schema.node_types, *schema.edge_types]
+    for type_ in types:
         if type_ not in known:  # columns of the others are those of the folder
             columns = graph.columns.get(type_, {})
             found += [f"{name} of {type_}" for name in columns]

@@ -642,9 +642,7 @@ def _nodes(
         {name: nodes for name, nodes in left.items() if len(nodes)},
         node.num_classes,
         None if ids is None else keys_at(ids, rows),
-        unknown=[
-            name for name, column in columns.items() if column.is_floating_point() and column.dim() == 1
-        ],
+        unknown=[name for name, column in columns.items() if column.is_floating_point()],
     )
 
 

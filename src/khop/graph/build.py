@@ -602,7 +602,7 @@ def save_graph(
     ids = {} if origin is None else stored_ids(origin)
     documents = {} if origin is None else documents_of(origin.path, origin.documents)
     nodes = {
-        node_type: node_table(graph, node_type, columns, splits, ids.get(node_type))
+        node_type: node_table(graph, node_type, columns, splits, ids.get(node_type), origin is not None)
         for node_type in graph.schema.node_types
     }
     own = {edge_type: edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
@@ -621,9 +621,18 @@ def _kept_order(origin: Folder, columns: Columns) -> tuple[str | None, Collectio
 
 
 def node_table(
-    graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits, ids: Keys | None
+    graph: CscGraph,
+    node_type: NodeType,
+    columns: Columns,
+    splits: Splits,
+    ids: Keys | None,
+    has_origin: bool = False,
 ) -> NodeTable:
-    """Return the columns and splits of a node type, as `write_graph` accepts them."""
+    """Return the columns and splits of a node type, as `write_graph` accepts them.
+
+    Vectors of floating-point numbers may be labels, in which NaN is unknown. In the columns of a folder, NaN
+    was checked when it was written.
+    """
     specs = graph.schema.columns.get(node_type, {})
     return NodeTable(
         graph.num_nodes(node_type),
@@ -631,7 +640,7 @@ def node_table(
         {name: of_split[node_type] for name, of_split in splits.items() if node_type in of_split},
         {name: spec.num_classes for name, spec in specs.items() if spec.num_classes is not None},
         ids,
-        [name for name, spec in specs.items() if "float" in spec.dtype and not spec.shape],  # maybe labels
+        [name for name, spec in specs.items() if "float" in spec.dtype and (has_origin or not spec.shape)],
     )
 
 

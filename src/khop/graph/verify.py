@@ -199,8 +199,8 @@ def _node_checks(node: NodeEntry) -> dict[str, Check]:
 
 
 def _check_numbers(given: Given) -> None:
-    """Check a node column. A vector may be a regression target, in which NaN means unknown."""
-    given.check_finite("NaN" if given.values.ndim == 1 else "finite")
+    """Check a node column. It may be a regression target, in which NaN means unknown."""
+    given.check_finite("NaN")
 
 
 def _edge_checks(edge: EdgeEntry, num_sources: int) -> dict[str, Check]:

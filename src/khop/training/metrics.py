@@ -1,7 +1,7 @@
 """Metrics of classification, regression and ranking, which are exact also with ties.
 
-ROC AUC, MRR, Hits, Recall and NDCG are expected values over random orders of equal scores, so a constant
-scorer gets the score of a random guess.
+Among equal scores, ROC AUC counts a pair as half. A positive alone has the mean of its possible ranks, as in
+OGB's evaluators. Gains of several positives of a query are expected values over random orders.
 """
 
 from __future__ import annotations
