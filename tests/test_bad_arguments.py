@@ -701,7 +701,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "open_ids": [
         ("path 5: ", lambda: khop.open_ids(5, "n")),
-        ("no-graph: no such folder; write_graph makes one", lambda: khop.open_ids("no-graph", "n")),
+        ("no-graph: no such folder; khop import and write_graph make one", lambda: khop.open_ids("no-graph", "n")),
     ],
     "write_graph": [
         ("memory 0: ", lambda: khop.write_graph("g", {"n": khop.NodeTable(3)}, {}, memory=0)),

@@ -153,7 +153,9 @@ def test_no_folder_is_one_line_and_exit_code_2(
     khop_command: Callable[..., object], tmp_path: Path, command: str
 ) -> None:
     ran = khop_command(command, str(tmp_path / "nowhere"))
-    assert ran == type(ran)(2, "", f"khop: {tmp_path}/nowhere: no such folder; write_graph makes one\n")
+    assert ran == type(ran)(
+        2, "", f"khop: {tmp_path}/nowhere: no such folder; khop import and write_graph make one\n"
+    )
 
 
 @pytest.mark.long

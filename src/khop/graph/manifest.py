@@ -269,7 +269,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """Return graph.json and its fingerprint; ValueError if it is missing, damaged or from a newer khop."""
     path = folder / layout.MANIFEST
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; write_graph makes one")
+        raise ValueError(f"{folder}: no such folder; khop import and write_graph make one")
     if (folder / layout.BOOK).is_file():
         raise ValueError(
             f"{folder}: is a partitioned graph; give the graph before partitioning, or one of its "
