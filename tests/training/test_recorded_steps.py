@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import khop
+from khop.api import loader as loaders
 from khop.graph.features.table import FeatureTable
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.local_source import LocalSource
@@ -28,7 +30,7 @@ from khop.training.trainer import Trainer
 from support.covered import covered
 from support.host_reads import counting
 from support.recorded_runs import RecordedRun, as_device, too_small
-from support.recorders import Passed
+from support.recorders import Passed, TimedStreams
 from support.small_runs import Interrupting
 from support.started_ranks import StartedRanks
 
@@ -226,7 +228,7 @@ def test_sums_over_a_subgraph_are_those_of_single_launches(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: Path) -> None:
+def test_a_recorded_step_reads_one_flag_and_does_not_wait(tmp_path: Path) -> None:
     """Numbers of the host are read too: seeds when they are checked, exchanged values, and earlier losses."""
     waits: list[object] = []
     with as_device(), patch.object(Passed, "synchronize", lambda event: waits.append(event)):
@@ -239,16 +241,37 @@ def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: 
         waits.clear()
         with counting() as found:
             step = next(steps)
-        assert len(waits) == 1
         files = {read.rpartition(" ")[2].rpartition(":")[0] for read in found}
         assert files <= {"loading/device/batch_slot.py", "sampling/node_set.py", "sampling/seeds.py"}, found
         assert sum(n for read, n in found.items() if "loading/device/batch_slot.py" in read) == 1
         with counting() as found:
             trainer._update(step)
         steps.close()
-    assert len(waits) == 1  # the loss of an earlier step is there
+    assert not waits
     files = {read.rpartition(" ")[2].rpartition(":")[0] for read in found}
     assert files <= {"training/step_clock.py", "training/run_output.py"}, found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("of_host", "of_step", "waits"), [(1.0, 0.5, 0), (0.25, 1.0, 1)])
+def test_the_host_waits_in_a_recorded_step_only_for_a_slower_device_which_never_idles(
+    tmp_path: Path, of_host: float, of_step: float, waits: int
+) -> None:
+    device = TimedStreams(of_batch=0.25, of_step=of_step)
+    with as_device(), patch.object(loaders, "streams_of", lambda _: device):
+        trainer = RecordedRun(tmp_path).with_(epochs=1).trainer()
+        trainer._begin("recorded")
+        trainer._seconds = dict.fromkeys(STAGES, 0.0)
+        found = []
+        for step in trainer._computed():
+            trainer._update(step)
+            device.now += of_host
+            found.append(device.waits)
+            device.waits = 0
+    assert found[2:] == [waits] * 2  # in the steps before, the slots are filled for the first time
+    assert len(device.computed) == 4
+    if waits:
+        assert all(later[0] == earlier[1] for earlier, later in pairwise(device.computed))
 
 
 @pytest.mark.long

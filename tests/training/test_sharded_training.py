@@ -102,7 +102,7 @@ WEIGHTED = [("weighted", "recorded")]
     [
         (1, WEIGHTED),
         (2, [("uniform", "recorded"), ("uniform", "single"), *WEIGHTED]),
-        (4, [("weighted", "single")]),
+        (4, [("weighted", "single"), *WEIGHTED]),
     ],
 )
 def test_batches_losses_and_weights_are_those_of_the_place_host(

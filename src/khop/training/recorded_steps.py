@@ -120,7 +120,7 @@ class CapturedSteps:
     def _step(self, issued: _Issued) -> Tensor:
         slot, current = self._slots[issued.slot], self._streams.current()
         if issued.made is not None:
-            self._wait(issued.made)  # usually done, because the device has computed the previous step since
+            self._wait(issued.made)  # for a slow device, which computes the step before meanwhile
             self._made[issued.slot] = None
             if not slot.overflowed():
                 self._streams.wait(current, issued.made)

@@ -338,8 +338,7 @@ class StepLog:
     def _read(self, state: TrainerState, behind: int) -> TrainerState:
         while len(self._pending) > behind:
             entry = self._pending.popleft()
-            if self._group.world_size > 1 or not entry.copied.query():
-                wait_for(entry.copied, self._group)
+            wait_for(entry.copied, self._group)
             gathered = entry.own.with_first(entry.first)
             self._free.append(entry.first)
             check_loss(gathered.loss_sum, entry.epoch, entry.step, self._checkpoint)
@@ -371,8 +370,8 @@ class StepLog:
 
 
 def wait_for(event: Event, group: Group) -> None:
-    """Wait for work on a device. PeerLost if it depends on a rank that is lost or late."""
-    if group.world_size == 1:
-        event.synchronize()
-    else:
+    """Wait for work on a device unless it is done. PeerLost if it depends on a rank that is lost or late."""
+    if group.world_size > 1:
         group.wait_until(event.query, "no response on the device")
+    elif not event.query():
+        event.synchronize()
