@@ -192,7 +192,9 @@ def test_a_partitioned_graph_in_one_process_is_placed_like_any_other(folder: Pat
     khop.partition_graph(folder, tmp_path / "parts", parts=2)
     graph = khop.open_graph(tmp_path / "parts")
     expected = batches(graph)
-    assert batches(graph.on("cuda")) == expected  # only what is requested is placed
+    planned = graph.on("cuda")
+    assert "topology device" in planned.placement
+    assert bits(loader(planned).batch(0, 2)) == expected[2]
     placed = graph.on("cuda", topology="host", columns={"x": "pinned", "age": "disk"}, cache={"x": "2kB"})
     assert "topology host, columns x pinned, 0.00 MB of x cached" in placed.placement
     assert batches(placed) == expected

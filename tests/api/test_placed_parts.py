@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import khop
-from khop.api.open_graph import PartsTarget, placed_parts
+from khop.api.open_graph import PartsTarget, placed_on, placed_parts
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.row_wire import Wire
 from khop.distributed.processes.group import ALONE
@@ -17,7 +17,7 @@ from khop.graph.partitions.local_partitions import joined_graph
 from khop.graph.partitions.parts_folder import PartsFolder, open_parts
 from khop.graph.store import CscGraph
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
-from khop.loading.device.memory_plan import WorkSizes
+from khop.loading.device.memory_plan import GIB, FreeMemory, WorkSizes
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
 
@@ -121,3 +121,76 @@ def test_a_requested_topology_without_room_is_an_error(folder: PartsFolder) -> N
     on_gpu = target(memory=memory, edges=lambda: joined_graph(folder))
     with pytest.raises(ValueError, match=r"the requested stores could not be allocated; .*: out of memory"):
         placed_parts(folder, DevicePlacement.of("cuda", "device", {"x": "device"}), on_gpu)
+
+
+LINE = "as much on the cards as fits; exchanges between GPUs are untested"
+
+
+@pytest.mark.parametrize(
+    ("most", "free", "topology", "column"),
+    [
+        ({}, FreeMemory(1 << 40, 1 << 40), "device", "device"),
+        ({}, FreeMemory(GIB // 2 + 41_400, 1 << 40), "device", "pinned"),
+        ({StorePlace.DEVICE: 100}, FreeMemory(1 << 40, 1 << 40), "pinned", "pinned"),
+    ],
+    ids=["all fits", "columns do not fit", "the card is full"],
+)
+def test_without_a_request_the_gpu_gets_what_fits_where_the_topology_is_whole(
+    folder: PartsFolder, most: dict[StorePlace, int], free: FreeMemory, topology: str, column: str
+) -> None:
+    """The topology takes 37,280 bytes, the numbers of its nodes 4,056, the rows of x 1,800."""
+    request, memory = DevicePlacement.of("cuda"), HostAsDevice(most, free)
+    on_gpu = target(memory=memory, edges=lambda: joined_graph(folder))
+    stores, features, rows = placed_parts(folder, request, on_gpu)
+    assert rows is not None
+    assert features is rows.features
+    assert stores.edges is not None
+    assert (stores.plan.topology, stores.plan.columns["x"]) == (topology, column)
+    assert ("x" in rows.pinned) is (column == "pinned")
+    assert stores.line.startswith(f"rows of this rank on cuda: topology {topology}, columns ")
+    assert stores.line.endswith(LINE)
+    assert stores.plan.request == request
+
+
+def test_without_a_request_the_cpu_makes_the_batches_for_a_reason_that_is_said(folder: PartsFolder) -> None:
+    def joined() -> CscGraph:
+        return joined_graph(folder)
+
+    no_room = HostAsDevice({StorePlace.DEVICE: 0, StorePlace.PINNED: 0})
+    for asked, given, why in (
+        (DevicePlacement.of("cuda"), target(memory=HostAsDevice()), "each rank has a part of the edges"),
+        (DevicePlacement.of("cuda", "host"), target(memory=HostAsDevice(), edges=joined), "as requested"),
+        (
+            DevicePlacement.of("cuda"),
+            target(memory=HostAsDevice(), no_kernels="no compiler", edges=joined),
+            "no compiler",
+        ),
+        (
+            DevicePlacement.of("cuda"),
+            target(memory=no_room, edges=joined),
+            "the columns of a rank do not fit on its card, or in memory that it may pin",
+        ),
+    ):
+        stores, features, rows = placed_parts(folder, asked, given)
+        assert (features, rows, stores.edges) == (None, None, None)
+        assert stores.line == f"cuda: the CPU samples and gathers: {why}"
+
+
+@pytest.mark.parametrize("leave", [None, "only requested stores of training edges are placed"])
+def test_one_process_with_all_partitions_places_them_as_those_of_a_whole_graph(
+    folder: PartsFolder, monkeypatch: pytest.MonkeyPatch, leave: str | None
+) -> None:
+    monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
+    monkeypatch.setattr("khop.api.open_graph.why_no_batches", lambda device: None)
+    graph = khop.open_graph(folder.path)
+    placed = placed_on(graph, DevicePlacement.of("cuda"), WorkSizes(), leave)
+    assert placed.stores is not None
+    assert (placed.stores.edges is None) is (leave is not None)
+    assert placed.stores.reads("x") is (leave is None)
+    said = "; as much on the card as fits" if leave is None else f"cuda: the CPU samples and gathers: {leave}"
+    assert placed.placement.endswith(said)
+    monkeypatch.setattr("khop.api.open_graph.free_memory_bytes", lambda: 1000)
+    few = placed_on(graph, DevicePlacement.of("cuda"), WorkSizes())
+    assert few.stores is not None
+    assert few.stores.edges is None
+    assert "are not joined in 0.00 MB" in few.placement

@@ -31,6 +31,8 @@ from khop.distributed.processes.group import Group, this_group
 from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, SwapStatus
 from khop.graph.features.store import Rows
 from khop.kernels.choice import Engine, forcing
+from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.memory_plan import GIB, FreeMemory
 from khop.run.build import prepare
 from khop.run.read import RawRun
 from khop.run.tasks.link_run_task import LinkTask
@@ -432,18 +434,40 @@ def drawn_on_devices(path: str, placement: str, topology: str) -> dict[str, obje
 
 
 def first_drawn_batches(path: str) -> dict[str, object]:
-    """Differences of two batches that kernels draw from those of the CPU, and the traffic of both."""
+    """Differences of two batches that kernels draw from those of the CPU, and the traffic of both.
+
+    Nothing is requested.
+    """
     plain = khop.open_graph(path)
-    graph = plain.on("cuda", topology="device", columns="device", check="none")
+    graph = plain.on("cuda", check="none")
     loader = loader_of(graph)
     with closing(loader.epoch(0)) as ours, closing(loader_of(plain).epoch(0)) as theirs:
         both = list(islice(zip(ours, theirs, strict=True), 2))
     return {
         "wrong": [step for step, (a, b) in enumerate(both) if bits(a) != bits(b)],
         "made": made_by(loader),
+        "placement": graph.placement,
         "traffic": [traffic_of(batch) for batch, _ in both],
         "host": [traffic_of(batch) for _, batch in both],
     }
+
+
+def unequal_cards(path: str) -> list[str]:
+    """Where a graph is without a request: rank 0 has no memory, then a card with room for the
+    model alone, then no kernels."""
+    said = []
+    for memory, reason in (
+        (HostAsDevice({StorePlace.DEVICE: 0, StorePlace.PINNED: 0}), None),
+        (HostAsDevice({}, FreeMemory(5 * GIB // 2, 1 << 40)), None),
+        (HostAsDevice(), "no compiler"),
+    ):
+        given = (memory, reason) if this_group().rank == 0 else (HostAsDevice(), None)
+        with (
+            patch("khop.api.open_graph.memory_of", lambda _, given=given: given[0]),
+            patch("khop.api.open_graph.why_no_batches", lambda _, given=given: given[1]),
+        ):
+            said.append(khop.open_graph(path).on("cuda", check="none").placement)
+    return said
 
 
 def first_batch(graph: khop.Graph, rule: khop.Uniform | khop.Weighted | khop.Temporal) -> object:
@@ -546,5 +570,6 @@ def few_draws(rank: int, device: torch.device, path: str, out: str) -> None:
     with host_as_gpu():
         told = {"columns of edges": with_edge_columns(path), "drawn": first_drawn_batches(path)}
         told["parts"] = parts_of_the_edges(path)
+        told["unequal"] = {"said": unequal_cards(path)}
     this_group().barrier()
     Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))

@@ -210,7 +210,20 @@ def test_batches_of_the_cpu_with_columns_of_edges_are_not_compared(few: list[dic
 def test_kernels_draw_batches_of_two_ranks(few: list[dict[str, Any]]) -> None:
     for found in (of_rank["drawn"] for of_rank in few):
         assert (found["wrong"], found["made"]) == ([], "DeviceLaneSource, DeviceSource")
+        assert found["placement"].startswith("rows of this rank on cuda: topology device, columns ")
         assert_counted(found)
+
+
+def test_ranks_without_a_request_have_one_plan_that_fits_on_all_cards(few: list[dict[str, Any]]) -> None:
+    """Rank 0 has no memory, then a card with room for the model alone, then no kernels."""
+    first, second = (of_rank["unequal"]["said"] for of_rank in few)
+    by_cpu = "cuda: the CPU samples and gathers: "
+    full = f"{by_cpu}the columns of a rank do not fit on its card, or in memory that it may pin"
+    assert [first[0], second[0]] == [full, full]
+    assert [("x pinned" in said, "age pinned" in said) for said in (first[1], second[1])] == [
+        (True, True)
+    ] * 2
+    assert (first[2], second[2]) == (f"{by_cpu}no compiler", f"{by_cpu}those of another rank cannot")
 
 
 def test_kernels_draw_from_training_edges_and_from_edges_before_a_time(few: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +29,7 @@ from khop.distributed.placement import (
     stores_of,
 )
 from khop.distributed.processes.group import this_group
-from khop.distributed.rank_rows import RankRows, placed_rank_rows
+from khop.distributed.rank_rows import RankRows, placed_rank_rows, planned_rank_rows
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.graph.added_edges import with_edges
@@ -57,10 +58,17 @@ from khop.graph.store import (
 )
 from khop.graph.tables import EdgeTable
 from khop.kernels.csc import Csc, build_csc
+from khop.kernels.memory import free_memory_bytes
 from khop.loading.device.device_memory import DeviceMemory, MachineRanks, memory_of
 from khop.loading.device.device_placement import ALL, AUTO, Check, DevicePlacement, StorePlace, byte_size
-from khop.loading.device.memory_plan import WorkSizes
-from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
+from khop.loading.device.memory_plan import WorkSizes, gigabytes
+from khop.loading.device.placed_stores import (
+    Columns,
+    Conditions,
+    PlacedStores,
+    folder_features,
+    placed_stores,
+)
 from khop.loading.device.static_choice import why_no_batches
 from khop.process_tuning import check_fork
 from khop.sampling.seeds import ListedNodes, SeedIds, ids_here, node_ids
@@ -115,12 +123,13 @@ def check_request_of_parts(request: DevicePlacement, has_edges: bool) -> None:
 def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsTarget) -> PlacedParts:
     """Place the columns of a partitioned graph as requested; `folder` is None for a graph in memory.
 
-    Raises ValueError for stores that must stay on the host, and for columns that do not fit.
+    Without requested columns, GPUs get them where each rank has the whole topology. Raises ValueError for
+    stores that must stay on the host, and for columns that do not fit.
     """
     work, memory = target.work, target.memory
     check_request_of_parts(request, target.edges is not None)
     if not request.columns and memory is not None:
-        return PlacedStores.none(request, work, memory.device), None, None
+        return _planned_on_gpus(folder, request, target, memory)
     if not isinstance(folder, PartsFolder):
         raise ValueError(
             f"columns on device {request.device!r}: the graph is in memory, not in a folder; leave columns "
@@ -133,6 +142,38 @@ def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsT
     if memory is not None:
         stores = PlacedStores.none(request, work, memory.device)
     return stores, features, None
+
+
+def _planned_on_gpus(
+    folder: Folder | None, request: DevicePlacement, target: PartsTarget, memory: DeviceMemory
+) -> PlacedParts:
+    """Place columns and edges on the GPUs of all ranks, as far as there is room, or leave all to the CPU.
+
+    Collective if each rank has the whole topology.
+    """
+    group, why, placed = this_group(), "", None
+    if target.edges is None:
+        why = "each rank has a part of the edges"
+    elif request.topology is StorePlace.HOST:
+        why = "as requested"
+    elif not isinstance(folder, PartsFolder):
+        why = "the graph is in memory, not in a folder"
+    else:
+        with group.exchanging("placing columns on devices"):
+            reasons = group.gather_bytes((target.no_kernels or "").encode())
+            reason = b"".join(reasons).decode() and (target.no_kernels or "those of another rank cannot")
+            if not reason:
+                held = open_parts(folder.path, folder.columns_of)
+                assert target.lanes is not None, "ranks without lanes have whole columns"
+                features = rank_features(held, {}, group, target.lanes, target.wire)
+                made = features, request, memory, target.work, target.edges(), target.machine, group
+                placed = planned_rank_rows(*made)
+            why = reason or "the columns of a rank do not fit on its card, or in memory that it may pin"
+    if placed is None:
+        stores = PlacedStores.none(request, target.work, memory.device)
+        return replace(stores, line=f"{stores.line}: {why}"), None, None
+    rows, stores = placed
+    return stores, rows.features, rows
 
 
 def _rows_on_gpu(
@@ -313,8 +354,9 @@ class Graph:
 
         `placement` describes what was chosen and why. The placed graph is pickled as this graph and the
         request. On several ranks of a machine, the call is collective, and they share pinned stores. If the
-        graph is partitioned across ranks, each GPU stores the rows of its rank, and GPUs exchange rows. If
-        only columns are partitioned, each GPU also samples. See docs/gpu.md.
+        graph is partitioned across ranks, it is collective over all ranks, each GPU stores the rows of its
+        rank, and GPUs exchange rows. If only columns are partitioned, each GPU also samples, and "auto" uses
+        the GPUs if all of them have room. See docs/gpu.md.
 
         Args:
             device: The GPU, by default "cuda", the GPU of this rank. "cpu" supports columns as "host",
@@ -582,7 +624,7 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: st
     """
     is_cpu = request.device == "cpu" and bool(request.columns)
     if graph.partition_options is not None or graph.is_collective or graph.lanes is not None:
-        return _parts_placed_on(graph, request, work)
+        return _parts_placed_on(graph, request, work, leave)
     folder = graph.folder if isinstance(graph.folder, GraphFolder) else None
     if is_cpu and folder is None:
         raise ValueError(
@@ -599,12 +641,15 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: st
     return replace(graph, stores=stores, features=folder_features(folder, places))
 
 
-def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
+def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: str | None) -> Graph:
     is_cpu = request.device == "cpu" and bool(request.columns)
-    if graph.lanes is None and request.is_explicit and not is_cpu:
+    is_planned = not (request.columns or request.topology or request.caches or graph.is_collective)
+    if graph.lanes is None and not is_cpu and (request.is_explicit or (is_planned and leave is None)):
         return _whole_on_gpu(graph, request, work)
     memory = None if is_cpu else memory_of(request.device)
-    no_kernels = None if memory is None or not request.is_explicit else why_no_batches(memory.device)
+    no_kernels = None if request.is_explicit else leave
+    if memory is not None and no_kernels is None and (request.is_explicit or is_planned):
+        no_kernels = why_no_batches(memory.device)
     rows, group = _rows_of_parts(graph.features), this_group()
     wire = rows.wire if isinstance(rows, PartitionedFeatures) else Wire.STORED
     machine = machine_ranks(group) if group.local_world_size > 1 else None
@@ -628,7 +673,10 @@ def _over(rows: FeatureStore, features: FeatureStore) -> FeatureStore:
 
 
 def _whole_on_gpu(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
-    """Place the joined edges and the requested columns of a graph with all partitions in this process."""
+    """Place the joined edges and columns of a graph with all partitions in this process, as requested.
+
+    Without a request, all columns of nodes are planned. They are joined in memory.
+    """
     known = graph.schema.node_columns
     request.check_names(dict.fromkeys(known))
     asked = {name: place for name in known if (place := request.place_of(name)) is not None}
@@ -640,17 +688,34 @@ def _whole_on_gpu(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Gr
                 f"cache of {name!r}: the CPU reads this column of a partitioned graph; give columns "
                 f'{{{name!r}: "pinned"}} as well, or leave the cache out'
             )
-    columns: dict[NodeType | EdgeType, dict[str, Tensor]] = {
-        t: {name: graph.columns[t][name] for name in of_type if name in of_kernels}
-        for t, of_type in graph.schema.columns.items()
-        if isinstance(t, str)
-    }
-    stores = _placed_on_gpu(graph, None, replace(request, columns=of_kernels), work, None, columns)
+    planned = of_kernels if request.is_explicit else known
+
+    def joined() -> Columns:
+        return {
+            t: {name: graph.columns[t][name] for name in of_type if name in planned}
+            for t, of_type in graph.schema.columns.items()
+            if isinstance(t, str)
+        }
+
+    leave = None if request.is_explicit else _why_not_joined(graph)
+    stores = _placed_on_gpu(graph, None, replace(request, columns=of_kernels), work, leave, joined)
     stores = replace(stores, plan=replace(stores.plan, request=request))
     if not isinstance(graph.folder, PartsFolder):
         return replace(graph, stores=stores)
     features = placed_features(graph.folder, None, this_group(), Wire.STORED, on_host)
     return replace(graph, stores=stores, features=features)
+
+
+def _why_not_joined(graph: Graph) -> str | None:
+    """Return why the columns of nodes are not joined in memory; None if they take at most half of it."""
+    size = sum(
+        graph.num_nodes(t) * math.prod(spec.shape) * getattr(torch, spec.dtype).itemsize
+        for t, specs in graph.schema.columns.items()
+        if isinstance(t, str)
+        for spec in specs.values()
+    )
+    room = free_memory_bytes() // 2 // this_group().local_world_size
+    return f"its columns, {gigabytes(size)}, are not joined in {gigabytes(room)}" if size > room else None
 
 
 def _placed_on_gpu(
@@ -659,7 +724,7 @@ def _placed_on_gpu(
     request: DevicePlacement,
     work: WorkSizes,
     leave: str | None,
-    columns: Mapping[NodeType | EdgeType, Mapping[str, Tensor]] | None = None,
+    columns: Callable[[], Columns] | None = None,
 ) -> PlacedStores:
     memory = memory_of(request.device)
     large = {} if folder is None else large_columns(folder)
@@ -676,7 +741,9 @@ def _placed_on_gpu(
         on_disk=frozenset(name for of_type in large.values() for name in of_type),
     )
     edges = graph.in_one_piece("stores on a device")
-    of_nodes = graph.columns if columns is None else columns
+    of_nodes = graph.columns
+    if columns is not None:
+        of_nodes = columns() if no_kernels is None else {}
     return placed_stores(edges, of_nodes, request, memory, conditions, machine)
 
 

@@ -6,8 +6,10 @@ exchanged, and the host does not read a tensor before the batch is made.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from zlib import crc32
 
@@ -26,6 +28,7 @@ from khop.distributed.exchange.row_wire import (
     wire_fields,
 )
 from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.processes.group import Group
 from khop.graph.features.store import Rows
 from khop.graph.features.table import column_of, read_rows, scales_of
 from khop.graph.store import CscGraph
@@ -40,7 +43,7 @@ from khop.loading.device.device_memory import (
     PinningRefused,
 )
 from khop.loading.device.device_placement import DevicePlacement
-from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
+from khop.loading.device.memory_plan import FreeMemory, MemoryPlan, StoreSizes, WorkSizes, plans
 from khop.loading.device.placed_stores import Conditions, PlacedStores, placed_stores, store_sizes
 from khop.loading.source import SECONDS, Drawn
 from khop.sampling.on_device.capacities import room
@@ -241,7 +244,7 @@ class SwapStatus:
         return cls(overflowed, tuple(map(sum, zip(*own, strict=True))))
 
 
-_WHY = "as requested; exchanges between GPUs are untested"
+_UNTESTED = "exchanges between GPUs are untested"
 
 
 def placed_rank_rows(
@@ -259,17 +262,7 @@ def placed_rank_rows(
     requested column.
     """
     free = memory.free()
-    sizes = _sizes(features)
-    if edges is not None:
-        whole = store_sizes(edges, {}, Conditions())
-        shards = 1 if machine is None else machine.count
-        sizes = replace(
-            sizes,
-            topology=whole.topology,
-            of_edges=whole.of_edges,
-            num_nodes=whole.num_nodes,
-            shards=shards,
-        )
+    sizes = _with_edges(_sizes(features), edges, 1 if machine is None else machine.count)
     plan = next(plans(request, sizes, work, free, only_requested=True))
     try:
         columns = _stored(features, plan, memory)
@@ -278,13 +271,84 @@ def placed_rank_rows(
             f"{request.device}: rows of this rank could not be placed: {str(error).splitlines()[0]}. Give "
             'columns a smaller placement: "pinned", "host", or "mapped"'
         ) from error
+    why = f"as requested; {_UNTESTED}"
+    return _beside_edges(RankRows(columns, features, memory.device), plan, memory, edges, machine, free, why)
+
+
+def planned_rank_rows(
+    features: PartitionedFeatures,
+    request: DevicePlacement,
+    memory: DeviceMemory,
+    work: WorkSizes,
+    edges: CscGraph,
+    machine: MachineRanks | None,
+    group: Group,
+) -> tuple[RankRows, PlacedStores] | None:
+    """Copy the edges and this rank's rows of node columns to the GPUs, as far as all ranks have room.
+
+    Collective: the ranks have one plan, for the largest of their parts and the least of their free memory.
+    None if no column fits on all of them.
+    """
+    sizes, free = _of_all_ranks(_with_edges(_sizes(features), edges, 1), memory.free(), group)
+    for plan in plans(request, sizes, work, free, only_requested=False):
+        if not any(place.is_read_by_gpu for place in plan.columns.values()):
+            break
+        columns = None
+        with suppress(OUT_OF_MEMORY, PinningRefused):
+            columns = _stored(features, plan, memory)
+        is_stored = group.gather(torch.tensor([columns is not None]))
+        if columns is not None and bool(is_stored.all()):
+            why = f"as much on the cards as fits; {_UNTESTED}"
+            rows = RankRows(columns, features, memory.device)
+            return _beside_edges(rows, plan, memory, edges, machine, free, why)
+    return None
+
+
+def _with_edges(sizes: StoreSizes, edges: CscGraph | None, shards: int) -> StoreSizes:
+    """Return the sizes of columns together with those of the whole topology, which `shards` ranks divide."""
+    if edges is None:
+        return sizes
+    whole = store_sizes(edges, {}, Conditions())
+    return replace(
+        sizes,
+        topology=whole.topology,
+        of_edges=whole.of_edges,
+        num_nodes=whole.num_nodes,
+        shards=shards,
+    )
+
+
+def _of_all_ranks(sizes: StoreSizes, free: FreeMemory, group: Group) -> tuple[StoreSizes, FreeMemory]:
+    """Return the largest columns of a rank, and the least free memory. Collective.
+
+    Ranks of a machine divide the memory of its host.
+    """
+    count = group.local_world_size
+    own = replace(free, host_bytes=free.host_bytes // count, host_total=free.host_total // count)
+    told = json.dumps([astuple(own), dict(sizes.columns), dict(sizes.rows)]).encode()
+    frees, columns, rows = zip(*map(json.loads, group.gather_bytes(told)), strict=True)
+    largest = {name: max(of_rank[name] for of_rank in columns) for name in sizes.columns}
+    most = {name: max(of_rank[name] for of_rank in rows) for name in sizes.rows}
+    return replace(sizes, columns=largest, rows=most), FreeMemory(*map(min, zip(*frees, strict=True)))
+
+
+def _beside_edges(
+    rows: RankRows,
+    plan: MemoryPlan,
+    memory: DeviceMemory,
+    edges: CscGraph | None,
+    machine: MachineRanks | None,
+    free: FreeMemory,
+    why: str,
+) -> tuple[RankRows, PlacedStores]:
+    """Place the edges after the rows of a plan, and say where all is; see `placed_rank_rows`."""
     on_device = None
     if edges is not None:  # the free memory is read again: columns of all ranks of the machine are in place
-        request = replace(request, columns={})
-        placed = placed_stores(edges, {}, request, memory, Conditions(work), machine)
+        request = replace(plan.request, columns={})
+        placed = placed_stores(edges, {}, request, memory, Conditions(plan.work), machine)
         plan, on_device = replace(plan, topology=placed.plan.topology), placed.edges
-    stores = PlacedStores(plan, memory.device, on_device, {}, f"rows of this rank on {plan.line(free, _WHY)}")
-    return RankRows(columns, features, memory.device, plan.pinned_columns), stores
+    stores = PlacedStores(plan, memory.device, on_device, {}, f"rows of this rank on {plan.line(free, why)}")
+    return replace(rows, pinned=plan.pinned_columns), stores
 
 
 def _sizes(features: PartitionedFeatures) -> StoreSizes:
