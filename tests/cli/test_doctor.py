@@ -29,6 +29,7 @@ from khop.cli.doctor import (
     cards,
     cores,
     folder,
+    kernels,
     limits,
     memory,
     network,
@@ -36,7 +37,8 @@ from khop.cli.doctor import (
     versions,
 )
 from khop.distributed.processes.launchers import LOOPBACK, Interface
-from khop.kernels import card
+from khop.kernels import card, choice
+from khop.loading.device import static_choice, streams
 
 SOURCE = str(Path(khop.__file__).parents[1])
 Command = Callable[..., Ran]
@@ -151,6 +153,38 @@ def test_triton_has_several_names_and_a_least_version(
     found = by_name(cards(machine("12.8", 1), "570.1", None))["Triton"]
     assert found.state is state
     assert found.found.startswith(version[:3] or "not installed")
+
+
+@pytest.mark.parametrize("proves", [False, True])
+@pytest.mark.parametrize(
+    ("kept", "state", "words"),
+    [
+        ({}, NOTE, "not compared with the CPU yet"),
+        ({"draws": "", "gathers": ""}, OK, "bit-identical to the CPU: draws, gathers"),
+        (
+            {"draws": "", "gathers": "gather: 1 of 9 numbers differ"},
+            WRONG,
+            "the CPU makes the batches: gather: 1 of 9 numbers differ",
+        ),
+    ],
+    ids=["none", "equal", "different"],
+)
+def test_the_verdict_on_the_kernels_is_shown_and_made_again_on_request(
+    proves: bool, kept: dict[str, str], state: FindingState, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven: list[tuple[str, bool]] = []
+    monkeypatch.setattr(streams, "num_gpus", lambda: 1)
+    monkeypatch.setattr(choice, "why_no_kernels", lambda number: None)
+    monkeypatch.setattr(static_choice, "kept_verdict", lambda number: kept)
+
+    def prove(device: torch.device, *, every: bool) -> None:
+        proven.append((str(device), every))
+
+    monkeypatch.setattr(static_choice, "why_no_batches", prove)
+    (found,) = kernels(proves)
+    assert (found.name, found.state) == ("kernels of cuda:0", state)
+    assert found.found.startswith(words)
+    assert proven == [("cuda:0", True)] * proves
 
 
 def test_cores_are_limited_by_a_quota_and_taken_by_other_programs(tmp_path: Path) -> None:

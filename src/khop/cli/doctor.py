@@ -107,7 +107,7 @@ def findings(proves: bool) -> Iterator[Finding]:
         yield from cores(os.environ)
         yield from memory(os.environ)
         yield from network(interfaces(), socket.gethostname())
-        on_gpus += _kernels(proves)
+        on_gpus += kernels(proves)
     yield from on_gpus
     yield from limits()
     yield folder("cache of graphs", cache_folder(), "export KHOP_CACHE=/a/larger/disk")
@@ -204,7 +204,8 @@ def cards(torch: ModuleType, driver: str | None, visible: str | None) -> Iterato
         yield Finding("GPUs", "Triton", found)
 
 
-def _kernels(proves: bool) -> Iterator[Finding]:
+def kernels(proves: bool) -> Iterator[Finding]:
+    """Yield the kept verdicts on the kernels of all GPUs; with `proves`, compare them with the CPU first."""
     import torch
 
     from khop.kernels.choice import why_no_kernels
