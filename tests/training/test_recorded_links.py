@@ -51,9 +51,9 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, loss: s
     assert isinstance(found._steps, RecordedSteps)
     assert found._steps.overflows < 2
     record, of_cpu = found._output.records[0], wanted._output.records[0]
-    assert record["loss"] == pytest.approx(of_cpu["loss"], abs=1e-9)
+    assert record["loss"] == pytest.approx(of_cpu["loss"], abs=1e-12)
     for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_shapes_that_batches_of_links_exceed_are_enlarged(tmp_path: Path) -> Non
         found = fitted(placed(SMALL), "bce", "recorded", tmp_path / "recorded", 4)
     assert [record["overflows"] for record in found._output.records] == [2, 2, 1, 0]
     for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 @pytest.mark.long

@@ -70,9 +70,9 @@ class Lines(Unwatched):
 
 
 def assert_close(found: Trainer, wanted: Trainer, out: Path, wanted_out: Path) -> None:
-    assert losses(out) == pytest.approx(losses(wanted_out), abs=1e-9)
+    assert losses(out) == pytest.approx(losses(wanted_out), abs=1e-12)
     for a, b in zip(weights(found), weights(wanted), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 @pytest.mark.core(1)
@@ -88,7 +88,7 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_no
     assert recorded._output.records[0]["overflows"] == recorded._steps.overflows
     assert "overflows" not in wanted._output.records[0]
     assert_close(recorded, wanted, run.out, on_cpu.out)
-    assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-9)
+    assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-12)
 
 
 @pytest.mark.long
@@ -384,9 +384,9 @@ def of_two_ranks(out: Path) -> tuple[list[int], dict[str, Any], list[Tensor]]:
 
 
 def assert_close_on_ranks(out: Path, found: list[Tensor], wanted: Trainer, wanted_out: Path) -> None:
-    assert losses(out) == pytest.approx(losses(wanted_out), abs=1e-9)
+    assert losses(out) == pytest.approx(losses(wanted_out), abs=1e-12)
     for a, b in zip(found, weights(wanted), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 CLIPPED = khop.OptimizerSettings(clip_norm=0.5)
