@@ -124,7 +124,13 @@ def test_pairs_of_a_run_of_links_are_scored(
     scores = pq.read_table("scores.parquet")
     assert scores["source_id"].to_pylist() == pairs["user_id"].to_pylist()
     assert scores["score"].null_count == 0
-    lines = khop_command(*words).stdout.splitlines()
+    assert "unknown" not in ran.stderr
+    ran = khop_command(*words)
+    khop_command(*words, "--out", "alone.parquet")
+    unknown = pq.read_table("alone.parquet")["score"].null_count
+    assert unknown > 0
+    assert f"khop: {unknown} of 40 pairs have an unknown id: their score is null\n" in ran.stderr
+    lines = ran.stdout.splitlines()
     assert lines[0].split() == ["source_id", "destination_id", "score"]
     assert lines[11] == "and 30 more; --out FILE.parquet writes all"
     alone = khop_command("predict", "links")

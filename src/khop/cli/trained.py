@@ -389,10 +389,15 @@ def _pieces(run: Run, request: PredictRequest, progress: Progress) -> Iterator[C
 
 def _pairs(run: Run, pairs: Path, later: Path | None, progress: Progress) -> Iterator[Columns]:
     try:
-        from khop.run.load_run import predict_pairs  # needs the packages of imports
+        from khop.run.load_run import predict_pairs, unscored  # needs the packages of imports
     except ImportError as error:
         raise ValueError(str(error)) from None
-    return predict_pairs(run, pairs, later, progress).pieces()
+    unknown = rows = 0
+    for piece in predict_pairs(run, pairs, later, progress).pieces():
+        unknown, rows = unknown + piece["score"].null_count, rows + len(piece["score"])
+        yield piece
+    for note in unscored(unknown, rows):
+        tell(note)
 
 
 def _lines(pieces: Iterator[Columns]) -> tuple[list[str], int]:

@@ -212,6 +212,11 @@ def predict_pairs(
     return PairPredictions(task, joined, Pairs.open(pairs, task.edge_type, joined), progress)
 
 
+def unscored(unknown: int, pairs: int) -> tuple[str, ...]:
+    """Return a note of pairs with unknown ids; none without any."""
+    return (f"{unknown:,} of {pairs:,} pairs have an unknown id: their score is null",) if unknown else ()
+
+
 CHECKPOINT_NAMES = ("best", "last")
 Later = str | os.PathLike[str] | Mapping[EdgeTypeName, Any]
 
@@ -221,7 +226,7 @@ class Predicted:
     """Predictions for the new nodes of later data."""
 
     table: Any  # pyarrow.Table: original ids, predictions, scores of classes or pairs, units
-    notes: tuple[str, ...]  # rows left out, unknown categories
+    notes: tuple[str, ...]  # rows left out, unknown categories, pairs with unknown ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +287,9 @@ class LoadedRun:
             )
         else:
             pieces = predict_later(self.run, later).pieces()
-        return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), notes)
+        table = pa.concat_tables([pa.table(columns) for columns in pieces])
+        notes += () if pairs is None else unscored(table["score"].null_count, len(table))
+        return Predicted(table, notes)
 
 
 def load_run(
