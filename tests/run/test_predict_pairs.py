@@ -13,7 +13,7 @@ import torch
 from khop import import_tables, open_ids, partition_graph
 from khop.inference.link_evaluation import node_rows
 from khop.run.build import Run
-from khop.run.load_run import predict_pairs
+from khop.run.load_run import LoadedRun, predict_pairs
 from support.later_shops import joined_tables, later_spec, later_tables, shop_spec, shop_tables
 from support.typed_runs import prepared
 
@@ -112,6 +112,11 @@ def test_pairs_of_the_graph_need_no_later_data_and_may_be_a_file(tmp_path: Path)
     run = run_on(shop)
     found = table(run, tmp_path / "pairs.csv")["score"].to_pylist()
     assert found == pytest.approx(expected(run, shop, pairs), rel=1e-5)
+    of_all = LoadedRun(tmp_path, run).predict(pairs=PAIRS)
+    unknown = of_all.table["score"].null_count
+    assert unknown > 0
+    assert of_all.notes == (f"{unknown} of 5 pairs have an unknown id: their score is null",)
+    assert LoadedRun(tmp_path, run).predict(pairs=pairs).notes == ()
     partition_graph(shop, tmp_path / "parts", 3)
     parts = run_on(tmp_path / "parts")
     parts.model.load_state_dict(run.model.state_dict())
