@@ -40,7 +40,7 @@ except ImportError:  # run as a script
     import graphs  # type: ignore[no-redef]
     from harness import Figure, quartiles, report  # type: ignore[no-redef]
 
-HOPS, STRIP_BYTES = 3, 128  # hops, and bytes of a row that are propagated together
+HOPS = 3
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 TORCH = """
 import sys
@@ -99,8 +99,7 @@ def write_bandwidth(folder: Path, size: int = 1 << 28) -> float:
 def needed_bytes(source: Path) -> tuple[int, int]:
     """Bytes that the hops move in memory, and write to the disk."""
     x, indices = (np.load(source / f"{name}.npy", mmap_mode="r") for name in ("x", "indices"))
-    strips = -(-x[:1].nbytes // STRIP_BYTES)  # the ids of sources are read for each
-    of_edges = len(indices) * (x[:1].nbytes + strips * np.dtype(np.int32).itemsize)
+    of_edges = len(indices) * (x[:1].nbytes + np.dtype(np.int32).itemsize)
     return HOPS * (of_edges + x.nbytes), HOPS * x.nbytes
 
 

@@ -4,6 +4,7 @@
 #include "segment_rows.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
@@ -14,42 +15,54 @@ namespace {
 // The final operation on a row's sum.
 enum class Result { sum, mean };
 
-// The sum of weights[source] * x[source], or of x[source] without weights.
+// The weight of every source of a sum without weights. Products with it are exact: a branch would cost registers.
+template <class T>
+constexpr Accumulator<T> kOne = 1;
+
+// The sum of weights[source & mask] * x[source].
 template <class T>
 struct Sum {
   static constexpr int kMostBytes = 64;
+  static constexpr int kWideTileBytes = std::is_same_v<T, float> ? 416 : 0;  // 100 columns, at most 104
   template <class G>
   using State = SumOf<G>;
 
   const T* x;
   std::int64_t width;
-  const Accumulator<T>* weights;  // or null
+  const Accumulator<T>* weights;
+  std::int64_t mask;
   Result result;
   T* out;
 
+  Sum(const T* of, std::int64_t columns, Result wanted, T* to)
+      : x(of), width(columns), weights(&kOne<T>), mask(0), result(wanted), out(to) {}
+  Sum(const T* of, std::int64_t columns, const Accumulator<T>* of_sources, T* to)
+      : x(of), width(columns), weights(of_sources), mask(-1), result(Result::sum), out(to) {}
+
   template <class G>
-  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, std::int64_t column) const {
-    const auto value = G::load(x + edge.source * width + column);
-    state.sum += weights == nullptr ? value : value * weights[edge.source];
+  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, Column column) const {
+    state.sum += G::load(x + (edge.source * width + column.first) + column.offset) * weights[edge.source & mask];
   }
   template <class G>
   KHOP_INLINE void finish(const SumOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t degree) const {
     const std::int64_t divisor = result == Result::mean && degree > 0 ? degree : 1;
     G::store(out + row * width + column, state.sum / static_cast<Accumulator<T>>(divisor));
   }
-  KHOP_INLINE void prefetch(std::int64_t source) const { prefetch_row(x + source * width, width); }
+  KHOP_INLINE void prefetch(std::int64_t source, Column column) const {
+    __builtin_prefetch(x + (source * width + column.first) + column.offset);
+  }
 };
 
 }  // namespace
 
 template <class T>
 void segment_sum(const T* x, std::int64_t width, Edges edges, T* out, int threads) {
-  fold_rows<T>(Sum<T>{x, width, nullptr, Result::sum, out}, edges, width, threads);
+  fold_rows<T>(Sum<T>(x, width, Result::sum, out), edges, width, threads);
 }
 
 template <class T>
 void segment_mean(const T* x, std::int64_t width, Edges edges, T* out, int threads) {
-  fold_rows<T>(Sum<T>{x, width, nullptr, Result::mean, out}, edges, width, threads);
+  fold_rows<T>(Sum<T>(x, width, Result::mean, out), edges, width, threads);
 }
 
 template <class T>
@@ -59,7 +72,7 @@ void segment_mean_gradient(const T* gradient, std::int64_t width, Edges transpos
   for (std::size_t row = 0; row < shares.size(); ++row) {
     shares[row] = Accumulator<T>{1} / static_cast<Accumulator<T>>(indptr[row + 1] - indptr[row]);  // empty: never read
   }
-  fold_rows<T>(Sum<T>{gradient, width, shares.data(), Result::sum, out}, transposed, width, threads);
+  fold_rows<T>(Sum<T>(gradient, width, shares.data(), out), transposed, width, threads);
 }
 
 void transpose(Edges edges, std::span<std::int64_t> indptr, std::span<std::int32_t> rows) {

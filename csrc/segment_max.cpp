@@ -42,6 +42,7 @@ struct MaxOf {
 template <class T>
 struct Max {
   static constexpr int kMostBytes = 32;
+  static constexpr int kWideTileBytes = 0;
   template <class G>
   using State = MaxOf<G>;
 
@@ -51,8 +52,8 @@ struct Max {
   std::int32_t* winners;  // or null
 
   template <class G>
-  KHOP_INLINE void take(MaxOf<G>& state, const Edge& edge, std::int64_t column) const {
-    const auto value = G::load(x + edge.source * width + column);
+  KHOP_INLINE void take(MaxOf<G>& state, const Edge& edge, Column column) const {
+    const auto value = G::load(x + (edge.source * width + column.first) + column.offset);
     const auto source = typename Ids<G>::Value{} + static_cast<std::int32_t>(edge.source);
     if (edge.first) {
       state.largest = value;
@@ -70,12 +71,15 @@ struct Max {
     const auto nobody = typename Ids<G>::Value{} - 1;
     Ids<G>::store(winners + row * width + column, degree > 0 ? state.winner : nobody);
   }
-  KHOP_INLINE void prefetch(std::int64_t source) const { prefetch_row(x + source * width, width); }
+  KHOP_INLINE void prefetch(std::int64_t source, Column column) const {
+    __builtin_prefetch(x + (source * width + column.first) + column.offset);
+  }
 };
 
 template <class T>
 struct MaxGradient {
   static constexpr int kMostBytes = 32;
+  static constexpr int kWideTileBytes = 0;
   template <class G>
   using State = SumOf<G>;
 
@@ -86,19 +90,20 @@ struct MaxGradient {
 
   // In transposed edges, an edge's source is a row of the output, and its row the source that may have won there.
   template <class G>
-  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, std::int64_t column) const {
+  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, Column column) const {
     if (edge.repeated) return;  // only one of parallel edges has won
-    const std::int64_t at = edge.source * width + column;
-    const auto won = Ids<G>::load(winners + at) == static_cast<std::int32_t>(edge.row);
-    state.sum += won ? G::load(gradient + at) : typename G::Value{};
+    const std::int64_t at = edge.source * width + column.first;
+    const auto won = Ids<G>::load(winners + at + column.offset) == static_cast<std::int32_t>(edge.row);
+    state.sum += won ? G::load(gradient + at + column.offset) : typename G::Value{};
   }
   template <class G>
   KHOP_INLINE void finish(const SumOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
     G::store(out + row * width + column, state.sum);
   }
-  KHOP_INLINE void prefetch(std::int64_t source) const {
-    prefetch_row(gradient + source * width, width);
-    prefetch_row(winners + source * width, width);
+  KHOP_INLINE void prefetch(std::int64_t source, Column column) const {
+    const std::int64_t at = source * width + column.first;
+    __builtin_prefetch(gradient + at + column.offset);
+    __builtin_prefetch(winners + at + column.offset);
   }
 };
 

@@ -1,8 +1,10 @@
 // The common loop of reductions over the edges of a row.
 //
-// A row's result is in registers, one tile of columns at a time. To hide the latency of source rows, each is prefetched kAhead
-// edges before its use, and long rows are processed in chunks, so that every tile finds the source rows in the cache. The last
-// group of columns and the last tile are moved back to end with the row; columns that they cover twice get the same result.
+// A row's result is in registers, one tile of columns at a time. To hide the latency of source rows, a tile prefetches its columns
+// of each kAhead edges before their use: one row per edge, because a core cannot wait for the lines of many rows at once. Rows of
+// several tiles are processed in chunks of edges, so that the page of a source row is still known when the next tile needs it.
+// The last group of columns and the last tile are moved back to end with the row; columns that they cover twice get the same
+// result.
 #pragma once
 
 #include "number.h"
@@ -24,8 +26,10 @@ inline constexpr int kTileBytes = 256;               // of columns in registers,
 inline constexpr int kLeastTileBytes = 64;
 #if defined(__aarch64__)
 inline constexpr int kMostGroups = 16;               // in this number of registers
+inline constexpr int kMostWideGroups = 26;
 #else
 inline constexpr int kMostGroups = 8;
+inline constexpr int kMostWideGroups = 13;
 #endif
 inline constexpr std::int64_t kAhead = 16;           // edges
 inline constexpr std::int64_t kChunk = 32;           // edges
@@ -45,6 +49,13 @@ struct Edge {
   bool first;     // of its row
   bool repeated;  // it has the same source as the previous edge of its row
   std::int64_t index;
+};
+
+// The first column of a group: its tile's first, and an offset, which is a constant of the address except in the last group.
+struct Column {
+  std::int64_t first, offset;
+
+  KHOP_INLINE operator std::int64_t() const { return first + offset; }
 };
 
 // A tree of sums, the same on every device: each kRun edges of a row are added in order, beginning with 0, then each kRun of
@@ -84,12 +95,13 @@ struct SumOf {
 
 // A Fold has, for groups G of columns beginning at `column`:
 //   kMostBytes                            of a group, see run_widest
+//   kWideTileBytes                        of an additional, larger tile, which leaves few registers; or 0
 //   State<G>                              what is known of a row after some of its edges; begins as State<G>{}. SumOf<G>: the
 //                                         states of runs are added
 //   take(state, edge, column)             the next edge of the row
 //   finish(state, row, column, degree)    the row has ended
-//   prefetch(source)
-template <class Fold, class G>
+//   prefetch(source, column)              the cache line with a column of T
+template <class T, class Fold, class G>
 class RowLoop {
  public:
   using State = typename Fold::template State<G>;
@@ -98,18 +110,15 @@ class RowLoop {
                               std::int64_t end) {
     std::vector<State> partial(static_cast<std::size_t>(groups(width) + kTile - 1));
     [[maybe_unused]] RunSums<State> sums(groups(width) + kTile - 1);
-    const RowLoop loop{*fold, edges->indptr.data(), edges->indices.data(), width};
-    const std::int64_t last_edge = loop.indptr_[end];
+    const RowLoop loop{*fold, edges->indptr.data(), edges->indices.data(), width, edges->indptr[static_cast<std::size_t>(end)]};
+    const std::int64_t at_once = loop.tile_ == groups(width) ? kRun : kChunk;
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int64_t first = loop.indptr_[row], end_of_row = loop.indptr_[row + 1];
       State* states = partial.data();
       std::int64_t edge = first;
       bool is_done;
       do {
-        const std::int64_t stop = std::min(edge + kChunk, end_of_row);
-        for (std::int64_t next = edge + kAhead; next < std::min(stop + kAhead, last_edge); ++next) {
-          fold->prefetch(loop.indices_[next]);
-        }
+        const std::int64_t stop = std::min(edge + at_once, end_of_row);
         loop.chunk(row, edge, stop, states);
         edge = stop;
         is_done = edge == end_of_row;
@@ -126,17 +135,29 @@ class RowLoop {
 
  private:
   static constexpr bool kIsSum = std::is_same_v<State, SumOf<G>>;
+  static constexpr int kGroupsOfLine = std::max(1, 64 / static_cast<int>(G::count * sizeof(T)));
   static constexpr int kGroupBytes = G::count == 1 ? kLeastTileBytes : sizeof(typename G::Value);
   static constexpr int kTile = std::min(kTileBytes / kGroupBytes, kMostGroups);  // groups
   static constexpr int kLeastTile = kLeastTileBytes / kGroupBytes;
+  static constexpr int kWideTile = std::min((Fold::kWideTileBytes + kGroupBytes - 1) / kGroupBytes, kMostWideGroups);
 
   static std::int64_t groups(std::int64_t width) { return (width + G::count - 1) / G::count; }
 
+  // The groups of a tile for rows of this number of groups, which are not fewer.
+  static int tile_of(std::int64_t all) {
+    const auto covered = [all](int tile) { return (all + tile - 1) / tile * tile; };
+    if (kWideTile > kTile && all >= kWideTile && covered(kWideTile) < covered(kTile)) return kWideTile;
+    return all >= kTile ? kTile : all >= 2 * kLeastTile ? 2 * kLeastTile : kLeastTile;
+  }
+
   KHOP_INLINE void chunk(std::int64_t row, std::int64_t edge, std::int64_t stop, State* partial) const {
     const std::int64_t all = groups(width_);
-    if (all >= kTile) {
+    if constexpr (kWideTile > kTile) {
+      if (tile_ == kWideTile) return tiles<kWideTile>(row, edge, stop, all, partial);
+    }
+    if (tile_ == kTile) {
       tiles<kTile>(row, edge, stop, all, partial);
-    } else if (all >= 2 * kLeastTile) {
+    } else if (tile_ == 2 * kLeastTile) {
       tiles<2 * kLeastTile>(row, edge, stop, all, partial);
     } else {
       tiles<kLeastTile>(row, edge, stop, all, partial);
@@ -155,31 +176,36 @@ class RowLoop {
     const std::int64_t begin = indptr_[row], end = indptr_[row + 1];
     const bool is_new = edge == begin || (kIsSum && edge < stop && (edge - begin) % kRun == 0);
     const bool is_last = stop == end && !(kIsSum && edge < stop && end - begin > kRun);
-    std::int64_t columns[size];
+    const std::int64_t column = group * G::count, last = std::min(column + (size - 1) * G::count, width_ - G::count);
+    const auto at = [&](int i) KHOP_INLINED { return i + 1 < size ? Column{column, i * G::count} : Column{last, 0}; };
     State states[size];
-    unrolled<size>([&](int i) KHOP_INLINED {
-      columns[i] = std::min((group + i) * G::count, width_ - G::count);
-      states[i] = is_new ? State{} : partial[i];
-    });
+    unrolled<size>([&](int i) KHOP_INLINED { states[i] = is_new ? State{} : partial[i]; });
     for (; edge < stop; ++edge) {
+      if (edge + kAhead < last_edge_) {
+        const std::int64_t source = indices_[edge + kAhead];
+        unrolled<(size + kGroupsOfLine - 1) / kGroupsOfLine>(
+            [&](int i) KHOP_INLINED { fold_.prefetch(source, at(i * kGroupsOfLine)); });
+      }
       const bool first = edge == begin;
       const Edge taken{indices_[edge], row, first, !first && indices_[edge - 1] == indices_[edge], edge};
-      unrolled<size>([&](int i) KHOP_INLINED { fold_.take(states[i], taken, columns[i]); });
+      unrolled<size>([&](int i) KHOP_INLINED { fold_.take(states[i], taken, at(i)); });
     }
     if (is_last) {
-      unrolled<size>([&](int i) KHOP_INLINED { fold_.finish(states[i], row, columns[i], end - begin); });
+      unrolled<size>([&](int i) KHOP_INLINED { fold_.finish(states[i], row, at(i), end - begin); });
     } else {
       unrolled<size>([&](int i) KHOP_INLINED { partial[i] = states[i]; });
     }
   }
 
-  const Fold& fold_;
+  const Fold fold_;  // a copy, which stores of results cannot change
   const std::int64_t* indptr_;
   const std::int32_t* indices_;
   std::int64_t width_;
+  std::int64_t last_edge_;
+  int tile_ = tile_of(groups(width_));
 
-  RowLoop(const Fold& fold, const std::int64_t* indptr, const std::int32_t* indices, std::int64_t width)
-      : fold_(fold), indptr_(indptr), indices_(indices), width_(width) {}
+  RowLoop(const Fold& fold, const std::int64_t* indptr, const std::int32_t* indices, std::int64_t width, std::int64_t last_edge)
+      : fold_(fold), indptr_(indptr), indices_(indices), width_(width), last_edge_(last_edge) {}
 };
 
 // The first row of a part, with edges and rows together split evenly, so that a hub does not delay one thread.
@@ -201,7 +227,7 @@ inline std::int64_t first_row(std::span<const std::int64_t> indptr, int part, in
 template <class T, class Fold>
 struct RowLoops {
   template <int bytes>
-  using Of = RowLoop<Fold, Group<T, bytes>>;
+  using Of = RowLoop<T, Fold, Group<T, bytes>>;
 };
 
 // Folds the edges of every row over `width` columns of T. One thread processes the edges of a row.
@@ -216,7 +242,7 @@ void fold_rows(const Fold& fold, const Edges& edges, std::int64_t width, int thr
     if (width >= least) {
       run_widest<RowLoops<T, Fold>::template Of, Fold::kMostBytes>(&fold, &edges, width, begin, end);
     } else {
-      RowLoop<Fold, Single<T>>::run(&fold, &edges, width, begin, end);
+      RowLoop<T, Fold, Single<T>>::run(&fold, &edges, width, begin, end);
     }
   });
 }

@@ -14,6 +14,7 @@ namespace {
 template <class T>
 struct WeightedSum {
   static constexpr int kMostBytes = 64;
+  static constexpr int kWideTileBytes = 0;
   template <class G>
   using State = SumOf<G>;
 
@@ -26,8 +27,8 @@ struct WeightedSum {
   T* out;
 
   template <class G>
-  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, std::int64_t column) const {
-    const auto value = G::load(x + edge.source * width + column);
+  KHOP_INLINE void take(SumOf<G>& state, const Edge& edge, Column column) const {
+    const auto value = G::load(x + (edge.source * width + column.first) + column.offset);
     const Accumulator<T>* of_edge = weights + edge.index * heads;
     if constexpr (G::count > 1) {
       if (heads > 1 && of_head % G::count != 0) {  // a group may have columns of several heads
@@ -44,7 +45,9 @@ struct WeightedSum {
   KHOP_INLINE void finish(const SumOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
     G::store(out + row * width + column, state.sum);
   }
-  KHOP_INLINE void prefetch(std::int64_t source) const { prefetch_row(x + source * width, width); }
+  KHOP_INLINE void prefetch(std::int64_t source, Column column) const {
+    __builtin_prefetch(x + (source * width + column.first) + column.offset);
+  }
 };
 
 // Dot products of the rows at both ends of each edge, head by head.

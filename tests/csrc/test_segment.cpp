@@ -156,7 +156,8 @@ void maxima_and_gradients(std::int64_t width) {
   });
 }
 
-constexpr std::int64_t kWidths[] = {0, 1, 7, 8, 15, 16, 17, 64, 65, 100, 128, 260};
+// One tile of every size, ends of rows that move tiles and groups back, and rows of several tiles.
+constexpr std::int64_t kWidths[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 64, 65, 97, 100, 104, 105, 128, 193, 208, 260, 301};
 
 }  // namespace
 
@@ -165,6 +166,7 @@ TEST(sums_means_and_gradients_are_the_same_bits_as_one_by_one) {
     sums_and_gradients<float>(width);
     sums_and_gradients<double>(width);
     sums_and_gradients<khop::BFloat16>(width);
+    sums_and_gradients<khop::Float16>(width);
   }
 }
 

@@ -113,7 +113,7 @@ def test_the_folder_is_the_graph_with_further_columns(tmp_path: Path) -> None:
     assert len({file.stat().st_ino for file in files if file.exists()}) <= 1
 
 
-def test_blocks_are_whole_rows_or_whole_strips_as_memory_allows(tmp_path: Path) -> None:
+def test_blocks_are_whole_rows_or_whole_lines_as_memory_allows(tmp_path: Path) -> None:
     edges, x = random_graph(width=100)
     graph, one = written(tmp_path / "g", edges, x), 4 * 60
     for room, width in ((125, 100), (100, 100), (99, 96), (40, 32), (31, 31)):

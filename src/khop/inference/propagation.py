@@ -44,8 +44,7 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 Norm = Literal["mean", "symmetric"]
 Array = npt.NDArray[Any]
 UNFINISHED = ".unfinished"  # suffix of the work folder next to the result
-# Bytes of a row in a strip of a hop's rows: two cache lines. Reads of wider rows miss the caches more often.
-_STRIP_BYTES = 128
+_LINES_BYTES = 128  # rows narrower than the column's are whole pairs of cache lines, if memory allows
 _LIMITS = ChunkLimits(nodes=1 << 16, edges=1 << 20)
 _CHUNK_BYTES = 8 << 20  # rows of a chunk
 _SPAN_BYTES = 1 << 20  # rows that are copied at once; more leave the caches before they are written
@@ -222,7 +221,7 @@ class Propagation:
         return begun if fits else most
 
     def _most(self, column: str) -> int:
-        """Return the largest width that memory allows, in strips; ValueError if it does not allow one."""
+        """Return the largest width that memory allows; ValueError if it does not allow one number."""
         types = {t for of_hop in self.relations(column) for edges in of_hop.values() for t, _, _ in edges}
         number_bytes = self.dtype_of(column).itemsize
         one = number_bytes * max(1, sum(self.files.folder.num_nodes(t) for t in types))
@@ -231,10 +230,10 @@ class Propagation:
                 f"memory: {in_bytes(self.memory)} is left for rows, and one number of each node takes "
                 f"{in_bytes(one)}; allow at least {in_bytes(one - self.memory)} more, or fewer threads"
             )
-        width, most, strip = self._spec(column).width, self.memory // one, _STRIP_BYTES // number_bytes
+        width, most, lines = self._spec(column).width, self.memory // one, _LINES_BYTES // number_bytes
         if width <= most:
             return width
-        return most // strip * strip or most  # whole strips, if one fits
+        return most // lines * lines or most
 
     def _spec(self, column: str) -> ColumnSpec:
         of_types = self.files.folder.schema.columns
@@ -449,26 +448,20 @@ class _Run:
 
     def _rows_before(
         self, number: int, hop: int, into: Mapping[NodeType, tuple[EdgeType, ...]]
-    ) -> dict[NodeType, list[Tensor]]:
-        """Return the rows that a hop averages, of all nodes of each source type, in strips of numbers."""
-        block, found = self.plan.blocks[number], dict[NodeType, list[Tensor]]()
+    ) -> dict[NodeType, Tensor]:
+        """Return the rows that a hop averages, of all nodes of each source type."""
+        block, found = self.plan.blocks[number], dict[NodeType, Tensor]()
         dtype = self.plan.dtype_of(block.column)
         for node_type in {edge_type[0] for of_type in into.values() for edge_type in of_type}:
             bounds = self.plan.files.bounds[node_type]
             if node_type not in self.tables:  # a column's first block is its widest
                 self.tables[node_type] = torch.empty(bounds[-1] * block.width, dtype=dtype)
                 expect_random_access(self.tables[node_type])
-            widths = _strips(block.width, dtype)
             flat = self.tables[node_type][: bounds[-1] * block.width]
-            pieces = flat.split([bounds[-1] * width for width in widths])
-            strips = found[node_type] = [
-                piece.view(bounds[-1], width) for piece, width in zip(pieces, widths, strict=True)
-            ]
+            table = found[node_type] = flat.view(bounds[-1], block.width)
             for first, last in pairwise(bounds):
                 for rows in spans(first, last, self.plan.row_bytes(block.column)):
-                    read = self._rows(number, hop, node_type, rows)
-                    for strip, values in zip(strips, read.split(widths, 1), strict=True):
-                        strip[rows] = values
+                    table[rows] = self._rows(number, hop, node_type, rows)
         return found
 
     def _rows(self, number: int, hop: int, node_type: NodeType, rows: slice) -> Tensor:
@@ -483,20 +476,9 @@ class _Run:
         scales = self.plan.scales(node_type, rows, str(dtype).removeprefix("torch."), -0.5)
         return read if scales is None else read * torch.from_numpy(scales)
 
-    def _stage(
-        self, stage: Stage, edge_types: Sequence[EdgeType], before: Mapping[NodeType, Sequence[Tensor]]
-    ) -> None:
-        def mean(edge_type: EdgeType, rows: slice) -> Tensor:
-            strips, edges = before[edge_type[0]], self.plan.files.edges(edge_type, rows)
-            if len(strips) == 1:
-                return segment_mean(strips[0], *edges)
-            found = stage.like.new_empty(rows.stop - rows.start, stage.like.shape[1])
-            for strip, out in zip(strips, found.split([each.shape[1] for each in strips], 1), strict=True):
-                out.copy_(segment_mean(strip, *edges))
-            return found
-
+    def _stage(self, stage: Stage, edge_types: Sequence[EdgeType], before: Mapping[NodeType, Tensor]) -> None:
         def made(rows: slice) -> Tensor:
-            found = [mean(edge_type, rows) for edge_type in edge_types]
+            found = [segment_mean(before[t[0]], *self.plan.files.edges(t, rows)) for t in edge_types]
             return found[0] if len(found) == 1 else torch.stack(found).mean(0)
 
         words = f"computing hop {stage.layer % self.plan.hops + 1} of {stage.node_type}"
@@ -509,12 +491,6 @@ class _Run:
                     self.progress(self.done + computed + rest, self.plan.total_rows)
             place.finished()
         self.done += stage.count
-
-
-def _strips(width: int, dtype: torch.dtype) -> list[int]:
-    """Return the widths of the strips of a block."""
-    most = _STRIP_BYTES // dtype.itemsize
-    return [min(most, width - first) for first in range(0, width, most)]
 
 
 def _bytes_of(rows: Tensor) -> int:
