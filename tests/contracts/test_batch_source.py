@@ -34,6 +34,7 @@ class OneByOne:
             yield self.make(request)
 
 
+@pytest.mark.long
 def test_a_source_without_threads_keeps_the_suite() -> None:
     keep_all(PROMISES, OneByOne)
 

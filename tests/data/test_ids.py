@@ -81,7 +81,7 @@ def by_later_tables(path: Path, lines: Sequence[str]) -> set[str]:
 ENTRANCES = [by_edge_list, by_spec, by_triples, by_node_table, by_append, by_later_tables]
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_ids_are_the_same_at_each_entrance(tmp_path: Path, entrance: Any) -> None:  # noqa: ANN401
     for row, (lines, ids) in enumerate(TABLE):

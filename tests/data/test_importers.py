@@ -38,6 +38,7 @@ def test_names_are_those_of_the_graphs() -> None:
     assert tuple(builtin_names()) == BUILTIN_NAMES
 
 
+@pytest.mark.long
 def test_a_graph_that_is_there_already_is_found_at_its_path(tmp_path: Path) -> None:
     paths = {builtin_path(name, tmp_path) for name in BUILTIN_NAMES}
     assert len(paths) == len(BUILTIN_NAMES)

@@ -286,6 +286,7 @@ def test_a_meter_reports_no_more_than_its_total() -> None:
     assert meter.done == 25
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     ("size", "said"),
     [

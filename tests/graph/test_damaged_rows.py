@@ -80,7 +80,7 @@ def test_a_flipped_row_pointer_is_named_with_its_file(timed: Path, rule: Rule) -
         drawn(open_csc_graph(timed), rule)
 
 
-@pytest.mark.core(6)
+@pytest.mark.core(2)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_source_that_is_no_node_is_named_with_its_row(timed: Path, rule: Rule) -> None:
     graph = open_csc_graph(timed)
@@ -159,6 +159,7 @@ def test_damage_of_what_is_derived_never_changes_what_time_allows(timed: Path, n
             file.write_bytes(sound)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("name", ["uniform", "weighted", "temporal"])
 def test_damage_of_a_part_is_named_with_the_file_of_the_part(timed: Path, tmp_path: Path, name: str) -> None:
     parts = tmp_path / "parts"

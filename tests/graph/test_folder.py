@@ -397,6 +397,7 @@ def test_what_passes_is_one_part_of_a_path_on_any_system(name: str) -> None:
 UNSAFE = ["", ".", "..", "a/b", "a\\b", "a b", "-a", "a.", "a__b", "_a", "a\n", "a\0", "ä", "a" * 81]
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("name", UNSAFE)
 def test_anything_else_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"column {name!r}: becomes a file name")):

@@ -98,6 +98,7 @@ DAMAGED = [
 ]  # fmt: skip
 
 
+@pytest.mark.core(10)
 @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_record_is_an_error(graph: Path, text: str) -> None:
     (graph / "snapshots.json").write_bytes(text.encode("latin-1"))

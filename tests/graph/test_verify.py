@@ -144,6 +144,7 @@ CONTRADICTIONS = {
 }
 
 
+@pytest.mark.core(7)
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_numbers_that_contradict_the_rest_are_found(shop: Path, case: str) -> None:
     file, values, problem = CONTRADICTIONS[case]

@@ -39,6 +39,7 @@ def mean_of_rows(batch: object) -> torch.Tensor:
     return sums.index_add_(0, destinations, x[block.indices.long()])[batch.sample.seed_index["node"]]  # type: ignore[attr-defined]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("chunk_size", [1, 7, 60])
 def test_the_size_of_chunks_changes_no_row(chunk_size: int) -> None:
     nodes = torch.arange(59, -1, -1)

@@ -66,6 +66,7 @@ def exact(model: nn.Module, whole: khop.Graph, rule: Rule, fanouts: Sequence[Fan
     return layerwise_inference(model, whole, whole.features, "node", rule=rule, fanouts=fanouts, chunk_size=7)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_layer_by_layer_equals_the_batch_of_training(rule: Rule) -> None:
     whole = graph()

@@ -52,6 +52,7 @@ from support.small_links import BUYS, ON, WIDTH, LinkBatches, graph, links, pred
 TYPES = ("user", "item", "tag", "item")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("decoder", ["dot", "mlp", "distmult"])
 @pytest.mark.parametrize("chunk_numbers", [1, 100, 1 << 22])
 def test_scores_are_those_of_batches_over_all_neighbors(
@@ -204,6 +205,7 @@ def test_negatives_for_links_in_time_are_there_in_time() -> None:
         with_negatives(topology, of, GivenNegatives())  # type: ignore[arg-type]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanouts", [None, [-1, -1]])
 def test_links_with_labels_are_compared_with_each_other(fanouts: list[int] | None) -> None:
     whole, model = graph(), predictor()
@@ -239,6 +241,7 @@ def test_links_of_pyg_are_evaluated_by_their_labels() -> None:
         evaluate_links(model, whole, Links(edges, wrong))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanouts", [None, [-1, -1]])
 def test_negatives_padded_with_minus_one_are_not_compared(fanouts: list[int] | None) -> None:
     whole, model = graph(), predictor()
@@ -279,6 +282,7 @@ def test_links_without_a_negative_are_refused(fanouts: list[int] | None, metric:
         LinkPrediction(metric=metric).score(torch.rand(4), torch.rand(4, 0))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("k", [1, 2, 7, 50, 10**17])
 def test_places_are_counted_up_to_any_k(k: int) -> None:
     whole, model = graph(), predictor()
@@ -315,6 +319,7 @@ def labeled() -> khop.Links:
     return khop.Links(given.edges, {t: torch.arange(n) % 4 - 1 for t, n in given.counts.items()})
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("chunk_size", [3, 100])
 def test_exact_outputs_are_those_of_the_heads_over_the_rows_of_all_nodes(chunk_size: int) -> None:
     model, whole, given = model_of(), graph(), labeled()
@@ -376,6 +381,7 @@ def test_sampled_scores_of_all_neighbors_are_the_exact_ones(chunk_size: int) -> 
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
     model, whole = predictor("mlp"), graph()
     sampler = LinkSampler(whole, [2, 1], negatives=GivenNegatives(NegativeMode.TRIPLET), trees="disjoint")
@@ -393,6 +399,7 @@ def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
 TO = ("node", "to", "node")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanouts", [[-1, -1], None])
 def test_links_of_one_node_type_take_an_encoder_of_rows_alone(fanouts: list[int] | None) -> None:
     """A classifier, one named target and a user's module give a tensor, several targets a mapping."""

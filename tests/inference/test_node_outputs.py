@@ -94,6 +94,7 @@ def full_graph(model: SAGE, graph: SmallGraph, node_type: str) -> Tensor:
     return model(graph.batch(nodes, [-1] * model.num_layers, node_type)).detach()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("chunk_size", [1, 7, 1000])
 @pytest.mark.parametrize(("make", "target"), GRAPHS)

@@ -15,6 +15,7 @@ from support.small_graphs import shop
 BUYS, HAS = ("user", "buys", "item"), ("item", "has", "tag")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("decoder", ["dot", "mlp", "distmult"])
 @pytest.mark.parametrize("edge_type", [BUYS, HAS])
 def test_scores_are_those_from_the_rows_of_all_nodes(decoder: str, edge_type: tuple[str, str, str]) -> None:

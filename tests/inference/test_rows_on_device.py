@@ -140,13 +140,13 @@ def compared(
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("made", PLAIN.values(), ids=PLAIN)
 def test_rows_of_one_type(plain: khop.Graph, made: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     compared(plain, made, monkeypatch, "node")
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("made", TYPED.values(), ids=TYPED)
 def test_rows_of_several_types(typed: khop.Graph, made: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     compared(typed, made, monkeypatch, "item")

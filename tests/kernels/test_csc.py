@@ -106,6 +106,7 @@ def test_edges_beyond_a_million_are_sorted_in_two_passes() -> None:
     assert torch.equal(order, expected_order)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("skew", [1.0, 8.0])
 def test_many_edges_are_the_same_on_any_number_of_threads(skew: float) -> None:
     random = torch.Generator().manual_seed(1)

@@ -301,6 +301,7 @@ def dropped_with_seed(x: Tensor, rate: float, seed: int) -> Tensor:
         return dropout(x, rate)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("rate", [1 / 65536, 0.1, 0.2, 0.5, 0.9, 0.999])
 def test_the_share_that_is_dropped_is_the_rate_and_the_rest_is_scaled(rate: float) -> None:
     count = 1 << 20

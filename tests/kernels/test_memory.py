@@ -247,6 +247,7 @@ def long_calls(csc: Csc) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("name", ["sample_uniform", "insert", "permutation_slice", "philox"])
 def test_python_runs_beside_a_long_native_call(csc: Csc, name: str) -> None:
     """With the GIL held it would in none; without, a busy machine may still give the core to one of them."""

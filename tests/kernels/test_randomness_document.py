@@ -95,6 +95,7 @@ def test_picks_of_the_reference(vector: dict[str, Any]) -> None:
     assert row.picks(vector["fanout"], vector["replacement"]) == vector["picks"]
 
 
+@pytest.mark.core(7)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("vector", [v for v in VECTORS["picks"] if v["degree"] <= 1 << 21], ids=str)
 def test_picks_of_the_kernels(vector: dict[str, Any], level: str) -> None:
@@ -141,6 +142,7 @@ def test_numbers_of_sources(vector: dict[str, Any]) -> None:
         assert drawn.edges.tolist() == vector["picks"]
 
 
+@pytest.mark.core(4)
 @each("negatives")
 def test_negatives(vector: dict[str, Any]) -> None:
     count, partners, per_positive = vector["candidates"], vector["partners"], vector["per_positive"]
@@ -181,6 +183,7 @@ def test_whole_weights(vector: dict[str, Any]) -> None:
     assert weight_sums_reference(one_row(weights.numel()), weights)[0].tolist() == sums
 
 
+@pytest.mark.core(5)
 @pytest.mark.parametrize("level", LEVELS)
 @each("weighted_picks")
 def test_weighted_picks(vector: dict[str, Any], level: str) -> None:

@@ -230,6 +230,7 @@ def picks(degree: int, fanout: int, rule: Uniform, rows: int, key: int) -> Tenso
     return drawn.nodes.long().reshape(rows, fanout)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("degree", [2, 3, 5, 10, 17, 100, 1000, 2049, 20_000])
 @pytest.mark.parametrize("fanout", [1, 5, 15])
 def test_every_neighbor_is_as_likely_without_replacement(degree: int, fanout: int) -> None:

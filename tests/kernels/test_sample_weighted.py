@@ -136,7 +136,7 @@ def test_threads_do_not_change_a_bit(fanout: int, replacement: bool) -> None:
         assert_same(question.answer(threads), expected)
 
 
-@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("replacement", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_fanouts_of_more_draws_than_are_searched_at_a_time(replacement: bool) -> None:
     """The four rows of the first block draw 560 edges; searches are made for 512 at a time."""
     weights = [[1.0 + at * 7 % 11 for at in range(degree)] for degree in (3, 600, 139, 700, 800)]
@@ -172,6 +172,7 @@ for rule, whole in zip(rules, expected):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory in use from /proc")
 def test_a_fanout_above_all_degrees_costs_no_more_than_all_edges() -> None:
     """The limits, 1 GiB and a minute of CPU time, are far below the cost of 2^31 slots per row."""
@@ -221,6 +222,7 @@ def test_with_replacement_an_edge_is_as_likely_as_its_weight(weights: list[float
     assert fits(times[share > 0], (share / share.sum() * drawn.numel())[share > 0])
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     "weights", [[1, 2, 3, 4], [1, 1, 0, 9, 2], [1, 1000, 10, 100, 1], [10**6, 1, 2, 3]], ids=str
 )

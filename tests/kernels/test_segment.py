@@ -127,6 +127,7 @@ def test_gradients_are_those_of_finite_differences(operation: Segment) -> None:
     assert torch.autograd.gradcheck(lambda x: operation(x, indptr, indices), (x,))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_bits_do_not_depend_on_the_number_of_threads(operation: Segment, dtype: torch.dtype) -> None:

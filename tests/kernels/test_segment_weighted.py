@@ -72,6 +72,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda *of: segment_weighted_sum(*of, indptr, indices), operands)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(("width", "heads"), WIDTHS)
 def test_bits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, width: int, heads: int) -> None:
@@ -190,6 +191,7 @@ def test_gradients_are_those_of_finite_differences_segment_softmax() -> None:
     assert torch.autograd.gradcheck(lambda s: segment_softmax(s, indptr), (scores.requires_grad_(),))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("dtype", list(TOLERANCE_SEGMENT_SOFTMAX))
 def test_bits_do_not_depend_on_the_number_of_threads_segment_softmax(dtype: torch.dtype) -> None:
     indptr = rows_of([7, 0, 30, 1, 90] * 1000)

@@ -213,6 +213,7 @@ def test_leading_dimensions_are_broadcast(kind: DecoderKind, count: int, negativ
         torch.testing.assert_close(scores[:, each], decoder(source, others[:, each], relation))
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", RELATION_DECODERS_KINDS)
 def test_gradients_are_those_of_finite_differences(kind: DecoderKind) -> None:
     decoder, relation = relation_decoders_made(kind), torch.tensor([0, 2, 2])

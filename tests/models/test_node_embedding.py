@@ -190,6 +190,7 @@ def batches(graphs: tuple[khop.Graph, khop.Graph], mode: NegativeMode) -> tuple[
     return found[0], found[1]
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("mode", NegativeMode)
 @pytest.mark.parametrize("loss", ["bce", "bpr", "margin", "infonce"])
 @pytest.mark.parametrize("kind", list(RELATION_DECODERS))

@@ -82,6 +82,7 @@ def test_all_neighbors_give_what_exact_inference_gives(make: Callable[[SmallGrap
         torch.testing.assert_close(exact, rows.detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.core(2)
 @every_model
 @pytest.mark.parametrize(
     "seeds",

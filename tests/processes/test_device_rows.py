@@ -6,13 +6,15 @@ Devices are the memory of the host, and gloo stands for NCCL.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import khop
-from processes.device_row_ranks import PARTS, draws, exchanges, few_draws, loaders
+from processes.device_row_ranks import PARTS, draws, draws_of_parts, exchanges, few_draws, loaders
 from support.small_typed_folders import write_typed_graph
 from support.started_ranks import StartedRanks
 
@@ -188,13 +190,25 @@ def test_the_cpu_draws_for_columns_that_it_gathers(drawn: list[dict[str, Any]]) 
         assert others["said"][0].endswith("the CPU gathers the columns ['age'] of each batch")
 
 
+def told_by(
+    function: Callable[[int, torch.device, str, str], None], out: Path, ranks: StartedRanks
+) -> list[dict[str, Any]]:
+    """What two ranks say of a graph in two parts."""
+    khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=2)
+    ranks.launch(function, 2, (str(out / "parts"), str(out)))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
+
+
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks) -> list[dict[str, Any]]:
     """A few batches of two ranks."""
-    out = tmp_path_factory.mktemp("few")
-    khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=2)
-    ranks.launch(few_draws, 2, (str(out / "parts"), str(out)))
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
+    return told_by(few_draws, tmp_path_factory.mktemp("few"), ranks)
+
+
+@pytest.fixture(scope="module")
+def of_parts(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks) -> list[dict[str, Any]]:
+    """Batches of parts of the edges on two ranks, and their plans for unequal cards."""
+    return told_by(draws_of_parts, tmp_path_factory.mktemp("of-parts"), ranks)
 
 
 @pytest.mark.long
@@ -214,9 +228,11 @@ def test_kernels_draw_batches_of_two_ranks(few: list[dict[str, Any]]) -> None:
         assert_counted(found)
 
 
-def test_ranks_without_a_request_have_one_plan_that_fits_on_all_cards(few: list[dict[str, Any]]) -> None:
+def test_ranks_without_a_request_have_one_plan_that_fits_on_all_cards(
+    of_parts: list[dict[str, Any]],
+) -> None:
     """Rank 0 has no memory, then a card with room for the model alone, then no kernels."""
-    first, second = (of_rank["unequal"]["said"] for of_rank in few)
+    first, second = (of_rank["unequal"] for of_rank in of_parts)
     by_cpu = "cuda: the CPU samples and gathers: "
     full = f"{by_cpu}the columns of a rank do not fit on its card, or in memory that it may pin"
     assert [first[0], second[0]] == [full, full]
@@ -226,8 +242,10 @@ def test_ranks_without_a_request_have_one_plan_that_fits_on_all_cards(few: list[
     assert (first[2], second[2]) == (f"{by_cpu}no compiler", f"{by_cpu}those of another rank cannot")
 
 
-def test_kernels_draw_from_training_edges_and_from_edges_before_a_time(few: list[dict[str, Any]]) -> None:
+def test_kernels_draw_from_training_edges_and_from_edges_before_a_time(
+    of_parts: list[dict[str, Any]],
+) -> None:
     drawn, by_cpu = "DeviceLaneSource, DeviceSource", "DeviceLaneSource, NoneType"
-    for found in (of_rank["parts"] for of_rank in few):
+    for found in (of_rank["parts"] for of_rank in of_parts):
         assert found["wrong"] == []
         assert found["made"] == {"links": drawn, "times": drawn, "columns of edges": by_cpu}

@@ -44,6 +44,7 @@ def unfolded(sample: Sample, node_type: str, row: int, hop: int) -> Tree:
     return found
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @given(asked=timed_graphs(), rule=RULES, fanouts=st.lists(FANOUTS, min_size=1, max_size=3))
 def test_samples_are_the_recursion(

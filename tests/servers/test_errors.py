@@ -17,6 +17,7 @@ from khop.servers.errors import (
 )
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("kind", ServerError.__subclasses__(), ids=lambda kind: kind.code)
 def test_an_error_arrives_as_the_same_class_with_its_text(kind: type[ServerError]) -> None:
     arrived = of_code(kind.code, "the disk is gone")

@@ -195,6 +195,7 @@ def test_every_difference_changes_the_hash(typed_graph: khop.Graph) -> None:
     assert len({each.digest for each in (given, *others)}) == 6
 
 
+@pytest.mark.core(5)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_columns_come_back_equal(typed_graph: khop.Graph, kind: object) -> None:
     columns = kind(typed_graph).columns  # type: ignore[operator]

@@ -224,7 +224,7 @@ class Convolutions(nn.Module):
         return x[batch.seed_index]
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 def test_any_module_over_a_batch_trains(tmp_path: Path, precision: str) -> None:
     run = SmallRun(tmp_path, model=Convolutions, evaluate=lambda: {"val": 0.5})
@@ -459,6 +459,7 @@ def test_after_ctrl_c_training_continues_with_the_very_next_batch(
     assert result.best_epoch == expected.best_epoch
 
 
+@pytest.mark.long
 def test_sigterm_is_as_ctrl_c(tmp_path: Path) -> None:
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
     run = SmallRun(tmp_path / "run", observer=Interrupting(1, 2, signal.SIGTERM))
@@ -572,6 +573,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
     return run
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [

@@ -118,7 +118,7 @@ def test_a_batch_is_that_of_the_graph_before_it_was_cut(method: str, tmp_path: P
     check()
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("method", sorted(PARTITIONERS.builtin.keys() - {"metis"}))
 def test_parts_may_own_nothing(method: str, tmp_path: Path, many_cuts: None) -> None:
     """Five parts of three users, two items, one tag and no shop."""

@@ -72,6 +72,7 @@ def every_third_left_out(ids: OldIds) -> tuple[CscGraph, LocalPartitions, torch.
     return whole.keeping({BUYS: [positions]}), held.keeping({BUYS: kept}), positions
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_draws_are_those_of_a_graph_without_the_edges_by_their_positions_with_them(
     ids: OldIds, rule: Rule

@@ -43,6 +43,7 @@ def _rows(folder: GraphFolder, edge_type: EdgeType, originals: Tensor | None = N
     return [row.tolist() for row in sources.tensor_split(csc.indptr[1:-1])]
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("method", PARTITIONERS.builtin)
 @pytest.mark.parametrize("parts", [1, 3])
 def test_parts_hold_every_node_edge_and_number_once(

@@ -25,6 +25,7 @@ def test_streaming_cuts_less_than_chance(shop: Path, tmp_path: Path) -> None:
     assert max(cut["ldg"], cut["fennel"], cut["metis"]) < 0.6 * cut["random"]
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("method", [name for name in PARTITIONERS.builtin if name != "metis"])
 def test_the_parts_depend_on_no_number_of_threads(shop: Path, tmp_path: Path, method: str) -> None:
     first = partition_graph(shop, tmp_path / "one", 3, method=method, threads=1)

@@ -246,6 +246,7 @@ def test_folders_that_cannot_be_appended_to(shop: Path, tmp_path: Path) -> None:
         append(shop)
 
 
+@pytest.mark.long
 def test_snapshots_are_partitioned_and_saved_as_any_graph(shop: Path, tmp_path: Path) -> None:
     append(shop, day(*LATER))
     khop.partition_graph(shop, tmp_path / "parts", 2)

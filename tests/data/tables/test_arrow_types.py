@@ -257,6 +257,7 @@ PAIRS_OF_TYPES = {  # types of a column in two files, and in one file of all row
 }
 
 
+@pytest.mark.core(2)
 @pytest.mark.filterwarnings("ignore:nodes.user.split")
 @pytest.mark.parametrize("form", WRITERS)
 @pytest.mark.parametrize("types", PAIRS_OF_TYPES)

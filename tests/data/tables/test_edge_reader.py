@@ -114,6 +114,7 @@ def test_statistics_see_no_edge_that_is_left_out(tmp_path: Path) -> None:
     assert columns["review", "about", "item"]["stars"].tolist() == [0, 89]
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("changes", "ends"),
     [

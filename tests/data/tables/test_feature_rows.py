@@ -99,6 +99,7 @@ def test_the_graph_has_the_numbers_of_one_hot(tmp_path: Path) -> None:
     assert torch.equal(rows_of(embedding), open_graph(one_hot).columns["item"]["x"])
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("columns", [{}, MIXED], ids=["alone", "with numbers"])
 def test_models_compute_the_outputs_of_one_hot(tmp_path: Path, columns: dict[str, Any]) -> None:
     outputs = []

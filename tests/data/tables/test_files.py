@@ -137,6 +137,7 @@ def written(path: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst"])
 def test_all_fields_are_text_also_in_compressed_files(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / name, TEXT.encode())
@@ -183,6 +184,7 @@ def test_columns_may_have_no_name_or_differ_only_by_case(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 @pytest.mark.parametrize("lines", [1, 300_000])
 def test_line_ends_may_differ(tmp_path: Path, name: str, lines: int) -> None:
@@ -193,6 +195,7 @@ def test_line_ends_may_differ(tmp_path: Path, name: str, lines: int) -> None:
     assert rows[-3]["name"] == "b\nc"
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-8-sig"])
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst"])
 def test_a_file_may_have_another_encoding(tmp_path: Path, name: str, encoding: str) -> None:

@@ -147,6 +147,7 @@ def test_many_categories_are_proposed_as_embeddings(folder: Path) -> None:
     assert "# 290 different values" in text
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("header", "label"),
     [

@@ -84,6 +84,7 @@ ARRAYS += [
 ]
 
 
+@pytest.mark.core(6)
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
 def test_values_and_dtypes_are_those_of_pyarrow(array: pa.Array) -> None:
     for part in (array, array[1:], array[2:2]):

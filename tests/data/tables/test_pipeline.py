@@ -165,6 +165,7 @@ def test_orphans_are_refused_counted_or_added(tmp_path: Path) -> None:
     assert len(pairs(graph)) == 7
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("rule", "kept"), [("first", 1), ("last", 40)])
 def test_duplicates_follow_their_times(tmp_path: Path, rule: str, kept: float) -> None:
     table = pa.table(

@@ -89,6 +89,7 @@ def kept(expression: str, rows: TableRows | None = None) -> list[int]:
     return list(range(len(rows))) if found.numbers is None else found.numbers.tolist()
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize(
     ("expression", "rows"),
     [

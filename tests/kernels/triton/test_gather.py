@@ -56,6 +56,7 @@ def copies_of(table: Tensor) -> Copies:
     )
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (100,), (5, 60)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_of_every_dtype_and_width_are_copied(dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -37,6 +37,7 @@ def add(
     tl.store(out + at, value, mask=at < size)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("shift", [0, 1, 4])
 @pytest.mark.parametrize("number", [0, 1, 3, 16, 1 << 20])

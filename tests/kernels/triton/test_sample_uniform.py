@@ -85,6 +85,7 @@ def test_original_ids_trees_and_ranges_key_and_limit_the_draws(
         assert_same(drawn(csc, changed, fanout, rule), expected)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanout", [3, 70])
 def test_an_empty_frontier_draws_nothing(fanout: int) -> None:
     rows = HopRows(torch.empty(0, dtype=torch.int64), KEY, STREAM)

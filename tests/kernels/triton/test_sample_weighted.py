@@ -76,7 +76,7 @@ def test_every_fanout_and_distribution_gives_the_bits_of_the_core(
     assert_same(drawn(CSC, sums, rows, fanout, rule), expected)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "rule"),
     [
@@ -107,7 +107,7 @@ def test_an_empty_frontier_draws_nothing() -> None:
         assert drawn(CSC, sums, rows, 3, rule).offsets.tolist() == [0]
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [DISTINCT, REPEATED], ids=["distinct", "repeated"])
 def test_the_first_position_of_each_drawn_node_is_marked_in_the_same_launch(rule: Weighted) -> None:
     csc, rows = csc_on_device(CSC), rows_on_device(rows_of(13))

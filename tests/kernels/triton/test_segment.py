@@ -24,6 +24,7 @@ from support.triton_segments import DTYPES, FEW, Edges, assert_same_bits, by_tri
 Segment = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("operation", [segment_sum, segment_mean])
 @FEW
 @given(edges=some_edges())
@@ -37,6 +38,7 @@ def test_results_and_gradients_are_those_of_the_core(operation: Segment, edges: 
         assert_same_bits(a.cpu(), b)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_prefix_and_mean_add_both_gradients(dtype: torch.dtype) -> None:
     indptr = torch.tensor([0, 2, 2, 5])
@@ -207,6 +209,7 @@ def test_rows_of_a_table_by_id_are_summed_like_gathered_ones_segment_weighted() 
 # Gradients of relu and bias on a device: the masked rows bit for bit, their sums up to rounding.
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 16), (129, 100), (300, 257), (0, 5)])
 @pytest.mark.parametrize("relu", [True, False])
@@ -236,6 +239,7 @@ def on_device(key: int) -> Tensor:
     return torch.full((1,), key, device=DEVICE)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("shape", [(0, 4), (1, 1), (3, 5), (130, 17)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -72,6 +72,7 @@ def write(drawn: Slots, table: Tensor, place: OutputPlace, out: CsrBuffers) -> N
     to_csr(drawn, sums, table, BASE * 1000, place, out)
 
 
+@pytest.mark.long
 @settings(max_examples=few(4))
 @given(
     rows=st.integers(0, 40),
@@ -162,6 +163,7 @@ def test_rows_of_each_source_are_in_edge_order_and_indices_behind_the_last_edge_
     assert_same(found, expected)
 
 
+@pytest.mark.long
 def test_more_edges_than_a_program_has() -> None:
     indptr = torch.arange(0, 3 * EDGES + 1, 2)
     indices = torch.randint(7, (3 * EDGES,), dtype=torch.int32, generator=torch.Generator().manual_seed(1))

@@ -94,6 +94,7 @@ def test_edges_that_a_sample_turns_round_are_none_that_was_excluded() -> None:
     assert not {(3, 2), (2, 3), (9, 7), (7, 9)} & left
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("draws", [500, pytest.param(4000, marks=pytest.mark.long)])
 def test_what_is_left_of_a_row_is_an_even_draw_of_what_may_be_left(draws: int) -> None:
     spokes = torch.arange(1, 9), torch.zeros(8, dtype=torch.int64)
