@@ -525,13 +525,20 @@ class Batch:
         """Return this rank's loss, scaled so that the average over ranks is the mean over the global batch.
 
         Loss weights of the sampler are applied. With micro-batches, the sum over a step is the mean over
-        the step.
+        the step. If edge types have different numbers of binary negatives, each link counts equally, with
+        the mean over its pairs.
 
         Args:
             losses: One loss per seed or, for links, per pair (see `LinkRows`).
         """
-        per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
+        pairs = {t: rows.pairs_per_link for t, rows in self.links.items()}
+        per_seed = max(pairs.values(), default=1)
         weighted = self.sample.weighted(losses, self.num_global_seeds)
+        if any(count < per_seed for count in pairs.values()):
+            shares = [
+                weighted.new_full(rows.source.shape, per_seed / pairs[t]) for t, rows in self.links.items()
+            ]
+            weighted = weighted * torch.cat(shares)
         return weighted.sum() * (self.world_size / (self.num_global_seeds * per_seed))
 
     def map(self, change: Change) -> Batch:

@@ -162,6 +162,7 @@ def seeds_of(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
         case "different":
             makers = [partial(loader, mine, 10), partial(loader, train if rank else train.flip(0), 10)]
             makers += [partial(loader, train, 10 + rank), partial(loader, train, 10, shuffle=True, seed=rank)]
+            makers += [partial(loader, train, 10, micro_batches=1 + rank)]
             for make in makers:
                 with pytest.raises(ValueError, match="the ranks") as refused:
                     use(make())
@@ -241,6 +242,20 @@ def lone_loaders(rank: int, device: torch.device, folder: str, out: str) -> None
             make()
         told[placement] = str(refused.value)
     Path(out, f"{rank}.json").write_text(json.dumps(told))
+
+
+def uneven_calls(rank: int, device: torch.device, folder: str, out: str) -> None:
+    """Request batches of given nodes on rank 0 alone; the other rank joins with empty lists."""
+    asked = [3, 5, 4] if rank == 0 else []
+    found = []
+    for placement in ("features", "all"):
+        graph = khop.open_graph(folder, placement=placement)
+        train = graph.split("train")["item"][:20]
+        batch = khop.Loader(khop.NeighborSampler(graph, [3]), train, 8, columns=["x"])(asked)
+        x = khop.open_graph(folder, placement="whole").columns["item"]["x"]
+        assert torch.equal(batch.columns["item"]["x"], x[batch.input_nodes])
+        found.append(batch.seeds.tolist())
+    Path(out, f"{rank}.json").write_text(json.dumps(found))
 
 
 def pyg_loaders(rank: int, device: torch.device, out: str) -> None:

@@ -38,6 +38,7 @@ from processes.ranks import (
     pyg_loaders,
     seeds_of,
     sliced,
+    uneven_calls,
 )
 from support.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from support.gate import WAIT_S, wait_until
@@ -408,6 +409,7 @@ DIFFERENT = [
     r"22 seeds on rank 0, 22 on rank 1, not the same list",
     "batch_size is 10 on rank 0 and 11 on rank 1. Give the same settings on every",
     "different loaders.*: seed is 0 on rank 0 and 1 on rank 1",
+    "different loaders.*: micro_batches is 1 on rank 0 and 2 on rank 1",
 ]
 
 
@@ -444,6 +446,14 @@ def test_a_loader_of_one_rank_over_partitions_of_all_is_refused(ranks: StartedRa
         'ranks out, or open the graph with placement="whole"'
     )
     assert results(out) == [{"features": refused, "all": refused, "whole": True}] * 2
+
+
+def test_a_rank_without_seeds_joins_a_batch_of_given_seeds(ranks: StartedRanks, tmp_path: Path) -> None:
+    khop.partition_graph(write_learnable_graph(tmp_path / "toy"), tmp_path / "parts", 2)
+    out = tmp_path / "out"
+    out.mkdir()
+    ranks.launch(uneven_calls, 2, (str(tmp_path / "parts"), str(out)))
+    assert results(out) == [[[3, 5, 4]] * 2, [[]] * 2]
 
 
 @pytest.mark.long

@@ -254,7 +254,8 @@ class Loader:
         sampler: Sampler of the neighborhoods.
         seeds: `khop.SeedTable`, `khop.Links`, `khop.NodeTuples`, or nodes: ids or a boolean mask, as
             tensor, array or list, or "all"; of several node types a mapping from type to nodes. Each seed
-            is used once per epoch.
+            is used once per epoch. A tensor or array is not copied: do not change it while the loader is
+            used.
         batch_size: Seeds per step over all ranks. For samplers of groups (`SaintSampler`,
             `ClusterSampler`, `ShadowSampler`), the number of groups; each group is used once per epoch, by
             one rank.
@@ -466,13 +467,14 @@ class Loader:
         """Make one batch of the given seeds. The position does not change.
 
         The same seeds always give the same batch. `global_mean` is the mean over these seeds only. If the
-        graph is partitioned across ranks, every rank must call it, with any seeds.
+        graph is partitioned across ranks, every rank must call it, with any seeds or an empty list.
 
         Args:
             seeds: Seeds in one of the forms that a loader accepts, of the same types as those of this loader.
             seed_times: Times of the seeds; default: the column that this loader was given by name.
         Raises:
-            ValueError: The seeds do not fit the graph, the sampler or the loader.
+            ValueError: The seeds do not fit the graph, the sampler or the loader, or the sampler chooses the
+                nodes of a batch itself, as `khop.ClusterSampler` and `khop.SaintSampler` do.
         """
         times = self._seed_times if seed_times is None and not isinstance(seeds, SeedTable) else seed_times
         given = SeedList.of(self._graph, seeds, times, self._graph.features)
@@ -484,6 +486,15 @@ class Loader:
                 "these types, with an empty list for a type without seeds"
             )
         count = sum(given.counts.values())
+        if count == 0 and (self._graph.is_collective or self._graph.features.is_collective):
+            nothing = replace(self._order, batch_size=1, group=1, rank=0, world_size=2, micro_batches=1)
+            return self._batches.one(nothing, 0, 0)  # rank 0 of 2 has no part of a step with one seed
+        groups = grouped(self.graph_sampler, given)
+        if groups is not None and groups.kind != "nodes":
+            raise ValueError(
+                f"a batch of given seeds: {type(self.graph_sampler).__name__} chooses the nodes of a batch "
+                f"by its {groups.kind}; use a loader with a khop.NeighborSampler"
+            )
         alone = _Division(0, 1, None, is_shared=False)
         order = alone.order(self.graph_sampler, given, max(1, count), False, self._order.run_seed, False, 1)
         return self._batches.one(order, 0, 0)
@@ -656,7 +667,7 @@ class _EqualLoaders:
         """Compare the loaders once: ValueError if they differ, PeerLost if a rank is missing."""
         if self.is_checked:
             return
-        fingerprint = dict(order.fingerprint)
+        fingerprint = {**order.fingerprint, "micro_batches": order.micro_batches}
         name = (
             f"the loader made at {self.where} (loader {self.values.number + 1} of this process, "
             f"{order.num_seeds:,} seeds, batch_size {order.batch_size})"

@@ -335,3 +335,15 @@ def test_a_batch_made_here_and_now_is_split_over_torchs_threads(monkeypatch: pyt
     assert asked == [torch.get_num_threads()]
     with pytest.raises(ValueError, match="threads 0: must be a whole number, 1 or more"):
         LinkSampler(ring(5, 2), [1]).with_threads(0)
+
+
+def test_links_count_equally_if_their_types_have_different_numbers_of_negatives() -> None:
+    links = {BUYS: torch.tensor([[0, 1], [2, 3]]), VIEWS: torch.tensor([[4], [5]])}
+    negatives = {BUYS: torch.tensor([[1], [2]]), VIEWS: torch.tensor([[1, 2, 3, 4]])}
+    sampler = LinkSampler(shop(), [2], negatives=GivenNegatives(NegativeMode.BINARY))
+    batch = Loader(sampler, Links(links, negatives=negatives), 3, columns=[]).batch(0, 0)
+    sizes = [rows.source.numel() for rows in batch.links.values()]
+    assert sizes == [4, 5]
+    assert float(batch.global_mean(torch.ones(9))) == pytest.approx(1)
+    losses = torch.cat([torch.full((4,), 6.0), torch.zeros(5)])
+    assert float(batch.global_mean(losses)) == pytest.approx(6 * 2 / 3)

@@ -131,7 +131,13 @@ class StaticLoop:
         planted = sampler.planted(request.seeds())
         check_seeds(sampler.neighbors.graph, planted.seeds.nodes)  # kernels do not check them
         check_times(planted.seeds, sampler.neighbors.rule)
-        pairs = max((rows.pairs_per_link for rows in planted.links.values()), default=1)
+        counts = {rows.pairs_per_link for rows in planted.links.values()} or {1}
+        if len(counts) > 1:
+            raise Unsupported(
+                f"edge types with different numbers of negatives, {sorted(count - 1 for count in counts)}: "
+                "steps with these are not recorded; leave launches out"
+            )
+        (pairs,) = counts
         weight = order.world_size / (order.num_global_seeds(step) * pairs)
         return StepInput(planted.seeds, request.key, weight, links=planted.links, excluded=planted.excluded)
 
