@@ -12,6 +12,7 @@ from khop import Adjacency, Batch, Block, Expansion, LinkRows, LossWeights, Neig
 from khop.batch import num_bytes
 from khop.draw import DrawKey
 from reference.hops import PlainGraph
+from support.typed_shop import tensors
 
 EDGE, BUYS = ("node", "to", "node"), ("user", "buys", "item")
 TYPED = PlainGraph(
@@ -148,26 +149,15 @@ def test_loss_weights_move_with_the_batch() -> None:
     assert moved.by_type["node"].is_meta
 
 
-def all_tensors(batch: Batch) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    batch.map(note)
-    return found
-
-
 @pytest.mark.parametrize("expansion", list(Expansion))
 @pytest.mark.parametrize("graph", [PLAIN, TYPED], ids=["plain", "typed"])
 def test_moving_a_batch_moves_every_tensor_and_changes_none(graph: PlainGraph, expansion: Expansion) -> None:
     batch = batch_of(graph, expansion)
     moved = batch.to("meta")
-    assert {tensor.device.type for tensor in all_tensors(moved)} == {"meta"}
+    assert {tensor.device.type for tensor in tensors(moved)} == {"meta"}
     assert all(block.adjacencies[t].indices.is_meta for block in moved.blocks for t in block.adjacencies)
     copied = batch.map(Tensor.clone)
-    for ours, copy in zip(all_tensors(batch), all_tensors(copied), strict=True):
+    for ours, copy in zip(tensors(batch), tensors(copied), strict=True):
         assert torch.equal(ours, copy)
         assert ours.data_ptr() != copy.data_ptr() or ours.numel() == 0
 
@@ -189,5 +179,5 @@ def test_a_block_moves_with_its_edge_columns() -> None:
 
 def test_the_bytes_of_a_batch_are_those_of_its_tensors_without_views() -> None:
     layered, subgraph = batch_of(PLAIN), batch_of(PLAIN, Expansion.SUBGRAPH)
-    assert num_bytes(layered) == sum(tensor.nbytes for tensor in all_tensors(layered))
+    assert num_bytes(layered) == sum(tensor.nbytes for tensor in tensors(layered))
     assert num_bytes(subgraph) < num_bytes(layered)

@@ -5,12 +5,9 @@ Ranks that take chunks in step have all of them, each once, and the chunks of th
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from khop import DrawKey
@@ -21,6 +18,7 @@ from khop.inference.stages import MemoryStore, Stage
 from khop.loading.columns import ColumnChoice
 from khop.sampling.sampler import NeighborSampler
 from support.small_graphs import one_type
+from support.stages import chunk_sizes, part_sizes, ranks, stage_of
 
 GRAPH = one_type()
 
@@ -66,16 +64,6 @@ def inside(model: nn.Module) -> None:
         assert not any(module.training for module in model.modules())
         assert not torch.is_grad_enabled()
         raise KeyError("inside")
-
-
-part_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
-ranks = st.integers(1, 7)
-chunk_sizes = st.integers(1, 15)
-
-
-def stage_of(sizes: list[int], chunk_size: int) -> Stage:
-    bounds = tuple(accumulate(sizes, initial=0))
-    return Stage(0, "node", bounds[-1], chunk_size, torch.empty(0, 2), pieces=bounds)
 
 
 @given(part_sizes, chunk_sizes, ranks)

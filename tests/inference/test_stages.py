@@ -40,16 +40,7 @@ from khop.inference.stages import (
     write_rows,
 )
 from khop.schema import Schema
-
-part_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
-
-
-chunk_sizes = st.integers(1, 15)
-
-
-def stage_of(sizes: list[int], chunk_size: int) -> Stage:
-    bounds = tuple(accumulate(sizes, initial=0))
-    return Stage(0, "node", bounds[-1], chunk_size, torch.empty(0, 2), pieces=bounds)
+from support.stages import chunk_sizes, part_sizes, stage_of
 
 
 @given(part_sizes, chunk_sizes)

@@ -8,19 +8,18 @@ from __future__ import annotations
 import json
 import os
 from contextlib import closing
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.processes.group import ALONE, Group
 from khop.inference.chunks import rank_bounds, shares
 from khop.inference.stages import Stage
 from khop.inference.work_folder import WorkFolder, is_seen_by_all, own_stage, rank_folder, remove, work_folder
+from support.stages import chunk_sizes, part_sizes, ranks, stage_of
 
 FACTS = {"graph": "a"}
 STAGE = Stage(1, "a/b", 10, 4, torch.empty(0, 3, dtype=torch.float64))
@@ -128,20 +127,6 @@ def test_a_rank_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
         work_folder(tmp_path / "w", FACTS, LAYERS, RemoteRows(1, 2)),
     ):
         pass
-
-
-part_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
-
-
-ranks = st.integers(1, 7)
-
-
-chunk_sizes = st.integers(1, 15)
-
-
-def stage_of(sizes: list[int], chunk_size: int) -> Stage:
-    bounds = tuple(accumulate(sizes, initial=0))
-    return Stage(0, "node", bounds[-1], chunk_size, torch.empty(0, 2), pieces=bounds)
 
 
 @given(part_sizes, chunk_sizes, ranks)

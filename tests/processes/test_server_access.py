@@ -26,6 +26,7 @@ from khop.servers.errors import NotAllowed, Unauthenticated
 from khop.servers.flight_client import connected
 from khop.servers.flight_server import served
 from khop.servers.request_handler import QueueLimits, RequestHandler
+from support.byte_service import Trap
 from support.certificates import Authority
 from support.commands import free_port
 from support.resolved_names import resolve
@@ -105,19 +106,9 @@ def test_a_sampler_and_a_rule_of_a_module_make_batches_on_a_server(
         assert_same_epoch(list(loader_of(there, sampler)), expected)
 
 
-class _Trap:
-    """A pickle that would leave a trace."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> object:
-        return Path.touch, (self.path,)
-
-
 def test_a_server_of_a_graph_unpickles_nothing(folder: Path, tmp_path: Path) -> None:
     """A pickle may be a request, its header, in a field, behind the header, or sent in pieces."""
-    trap = pickle.dumps(_Trap(tmp_path / "trace"))
+    trap = pickle.dumps(Trap(tmp_path / "trace"))
     head = struct.pack("<4sIQ", b"khop", VERSION, len(trap)) + trap
     fields: dict[str, Plain] = {"kind": "batch", "settings": trap.decode("latin1")}
     messages = [trap, head, header(fields, []), header(fields, []) + trap, trap + bytes(1 << 20)]

@@ -22,7 +22,7 @@ from khop.servers.access import Role, write_token
 from khop.servers.errors import NotAllowed, ServerError, Unauthenticated, WrongGraph
 from support.commands import free_port
 from support.same_samples import assert_same_epoch
-from support.server_processes import Server, Starts, servers
+from support.server_processes import Server, Starts, servers, until_lost
 from support.small_folders import write_learnable_graph
 
 
@@ -151,13 +151,6 @@ def test_two_owners_of_a_part_share_its_requests_and_replace_each_other(
     assert sum(batch.traffic["server_retries"] for batch in found) == 0  # the client noticed nothing
 
 
-def _until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:
-    try:
-        yield from batches
-    except PeerLost as error:
-        lost.append(error)
-
-
 @pytest.mark.long
 def test_all_owners_of_a_part_gone_is_an_error_that_names_them(parts: Parts) -> None:
     parts.running = [parts.started(0), parts.started(1)]
@@ -165,7 +158,7 @@ def test_all_owners_of_a_part_gone_is_an_error_that_names_them(parts: Parts) -> 
     step = next(batches).step
     parts.running[1].kill()
     began, lost = time.monotonic(), list[PeerLost]()
-    for batch in _until_lost(batches, lost):
+    for batch in until_lost(batches, lost):
         step, began = batch.step, time.monotonic()
     # The promise is exact under the clock of test_pool.py; these processes share two cores with other tests.
     assert time.monotonic() - began <= 6.0 + 2.0 + 20.0

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from support.commands import free_port
 from support.gate import WAIT_S
 from support.resolved_names import resolve
 from support.same_samples import assert_same_epoch
-from support.server_processes import ENVIRONMENT, Server, Starts
+from support.server_processes import ENVIRONMENT, Server, Starts, until_lost
 from support.small_folders import write_learnable_graph
 
 
@@ -166,13 +166,6 @@ def test_a_stopped_server_does_not_hold_a_large_request(folder: Path, start: Sta
     assert sorted(each.__name__ for each in ended) == ["Cancelled", "PeerLost"]
 
 
-def _until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:
-    try:
-        yield from batches
-    except PeerLost as error:
-        lost.append(error)
-
-
 @pytest.mark.long
 def test_all_servers_gone_is_an_error_with_their_addresses_soon_after_the_deadline(
     folder: Path, start: Starts
@@ -183,7 +176,7 @@ def test_all_servers_gone_is_an_error_with_their_addresses_soon_after_the_deadli
     running[0].kill()
     running[1].send(signal.SIGSTOP)
     began, lost = time.monotonic(), list[PeerLost]()
-    for batch in _until_lost(batches, lost):
+    for batch in until_lost(batches, lost):
         step, began = batch.step, time.monotonic()
     # The promise is exact under the clock of test_pool.py; these processes share two cores with other tests.
     assert time.monotonic() - began <= 6.0 + 2.0 + 20.0

@@ -16,7 +16,6 @@ from torch import Tensor
 
 import khop
 from data.formats.layouts import gz_rows, links
-from khop.cli.main import run
 from khop.graph.partitions.parts_folder import known_folder
 from khop.inference.chunks import unwatched
 from khop.inference.link_evaluation import ends_of_links, node_rows
@@ -24,6 +23,7 @@ from khop.run.build import Run, prepare
 from khop.run.given_negatives import NegativeFile
 from khop.run.read import RawRun, read_toml
 from khop.training.step_clock import Unwatched
+from support.commands import exit_code
 from support.covered import covered
 from support.killed_runs import killed_and_continued
 from support.later_shops import ITEMS, shop_spec, shop_tables
@@ -234,14 +234,14 @@ def test_an_imported_set_of_ogb_is_evaluated_with_its_published_negatives(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     parts = write_ogb(tmp_path / "sets" / form, form)
-    assert command("import", f"ogb:{name}", "graph", "--root", "sets") == 0
+    assert exit_code("import", f"ogb:{name}", "graph", "--root", "sets") == 0
     assert "published negatives: graph-negatives" in capfd.readouterr().out.replace("\n", " ")
-    assert command("init", "graph") == 0
+    assert exit_code("init", "graph") == 0
     Path("run.toml").write_text(capfd.readouterr().out)
     settings = ("--epochs", "1", "--hidden", "8", "--precision", "float64", "--out", "out")
-    assert command("train", "run.toml", *settings) == 0
+    assert exit_code("train", "run.toml", *settings) == 0
     capfd.readouterr()
-    assert command("evaluate", "out", "--split", "all", "--json") == 0
+    assert exit_code("evaluate", "out", "--split", "all", "--json") == 0
     outcome = json.loads(capfd.readouterr().out.splitlines()[-1])
     one = prepare(read_toml(Path("out/config.toml")), tmp_path)
     one.restore(Path("out/checkpoints/best"), print, ())
@@ -310,15 +310,15 @@ def test_the_command_takes_files_for_an_evaluation(
         'training = { epochs = 1 }\nlinks = { val_negatives = "val-lists.parquet" }\n'
     )
     (tmp_path / "run.toml").write_text(settings)
-    assert command("train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")) == 0
+    assert exit_code("train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")) == 0
     capfd.readouterr()
     written = tmp_path / "scores.parquet"
     words = ("--split", "val", "--metric", "hits@2", "--predictions", str(written), "--json")
-    assert command("evaluate", str(tmp_path / "run"), *words) == 0
+    assert exit_code("evaluate", str(tmp_path / "run"), *words) == 0
     outcome, rows = json.loads(capfd.readouterr().out.splitlines()[-1]), pq.read_table(written)
     assert float(np.mean(1 / rows["rank"].to_numpy())) == pytest.approx(outcome["val_mrr"], rel=1e-12)
     files = ("--link-val-negatives", "val-pairs.parquet", "--split", "val")
-    assert command("evaluate", str(tmp_path / "run"), *files) != 0
+    assert exit_code("evaluate", str(tmp_path / "run"), *files) != 0
     assert "ranks each link among its negatives" in capfd.readouterr().err.replace("\n", " ")
 
 
@@ -425,12 +425,6 @@ def test_a_resumed_run_has_the_same_negatives(folder: Path, tmp_path: Path) -> N
     pq.write_table(table.set_column(2, "negatives", pa.array(lists)), path)
     with pytest.raises(ValueError, match=r"content of links\.val_negatives was \w+ and is \w+"):
         trainer().resume()
-
-
-def command(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        run([*words])
-    return int(left.value.code or 0)
 
 
 @pytest.mark.parametrize(

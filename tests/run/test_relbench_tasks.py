@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import khop
-from khop.cli.main import run
 from khop.inference.link_evaluation import node_rows
 from khop.run.build import prepare
 from khop.run.read import read_toml
+from support.commands import exit_code
 
 DRIVERS, RACES, CIRCUITS = 24, 120, 30
 FIRST = datetime(2003, 1, 1)
@@ -89,12 +89,6 @@ def write_links(root: Path, who: npt.NDArray[np.int64], race: npt.NDArray[np.int
         stored(root / f"tasks/driver-circuits/{split}.parquet", table, links, "date")
 
 
-def command(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        run([*words])
-    return int(left.value.code or 0)
-
-
 def area(labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> float:
     """roc_auc_score of scikit-learn, which RelBench calls: pairs in order, equal scores by half."""
     one, zero = scores[labels == 1][:, None], scores[labels == 0][None, :]
@@ -109,12 +103,12 @@ def test_a_task_trains_from_the_command_and_is_scored_by_the_metric_of_relbench(
     monkeypatch.chdir(tmp_path)
     write_database(Path("rel-own"))
     cut_offs = ("--val", "2008-10-01", "--test", "2010-05-01")
-    assert command("import", "relbench:rel-own", "own", "--root", "rel-own", *cut_offs, "--task", task) == 0
+    assert exit_code("import", "relbench:rel-own", "own", "--root", "rel-own", *cut_offs, "--task", task) == 0
     assert f"khop train own-{task}/run.toml" in capfd.readouterr().out.replace("\n", " ")
     settings = ("--epochs", "2", "--hidden", "8", "--fanouts", "6,4", "--batch-size", "256", "--out", "out")
-    assert command("train", f"own-{task}/run.toml", *settings) == 0
+    assert exit_code("train", f"own-{task}/run.toml", *settings) == 0
     capfd.readouterr()
-    assert command("evaluate", "out", "--predictions", "test.parquet", "--json") == 0
+    assert exit_code("evaluate", "out", "--predictions", "test.parquet", "--json") == 0
     outcome = json.loads(capfd.readouterr().out.splitlines()[-1])
     given, rows = pq.read_table(f"rel-own/tasks/{task}/test.parquet"), pq.read_table("test.parquet")
     assert rows["id"].to_pylist() == given["driverId"].to_pylist()
@@ -147,12 +141,12 @@ def test_a_recommendation_task_trains_from_the_command_and_is_scored_by_map(
     write_database(Path("rel-own"))
     cut_offs = ("--val", LIMITS["val"], "--test", LIMITS["test"])
     task = ("--task", "driver-circuits")
-    assert command("import", "relbench:rel-own", "own", "--root", "rel-own", *cut_offs, *task) == 0
+    assert exit_code("import", "relbench:rel-own", "own", "--root", "rel-own", *cut_offs, *task) == 0
     assert "khop train own-driver-circuits/run.toml" in capfd.readouterr().out.replace("\n", " ")
     settings = ("--epochs", "2", "--hidden", "8", "--batch-size", "64", "--out", "out")
-    assert command("train", "own-driver-circuits/run.toml", *settings, "--precision", "float64") == 0
+    assert exit_code("train", "own-driver-circuits/run.toml", *settings, "--precision", "float64") == 0
     capfd.readouterr()
-    assert command("evaluate", "out", "--split", "all", "--metric", "map@3", "--json") == 0
+    assert exit_code("evaluate", "out", "--split", "all", "--metric", "map@3", "--json") == 0
     outcome = json.loads(capfd.readouterr().out.splitlines()[-1])
     run = prepare(read_toml(Path("out/config.toml")), tmp_path)
     run.restore(Path("out/checkpoints/best"), print, ())
@@ -189,14 +183,14 @@ def test_the_graph_does_not_have_the_column_that_a_task_completes(
         stored(Path(f"rel-own/tasks/weather/{split}.parquet"), rows, {"raceId": "races"}, "date")
     cut_offs = ("--val", LIMITS["val"], "--test", LIMITS["test"])
     named = ("import", "relbench:rel-own", "own", "--root", "rel-own", *cut_offs, "--task", "weather")
-    assert command(*named) == 0
+    assert exit_code(*named) == 0
     assert "weather of races is the label" in capfd.readouterr().out.replace("\n", " ")
     task = read_toml(Path("own-weather/run.toml")).values["task"]
     assert task == {
         "kind": "node-classification", "target": "races", "label": "weather", "metric": "accuracy",
     }  # fmt: skip
     assert set(khop.open_graph("own").schema.columns["races"]) == {"time"}
-    assert command("import", "relbench:rel-own", "all", "--root", "rel-own", *cut_offs) == 0
+    assert exit_code("import", "relbench:rel-own", "all", "--root", "rel-own", *cut_offs) == 0
     assert set(khop.open_graph("all").schema.columns["races"]) > {"time"}
 
 
@@ -219,8 +213,8 @@ def test_files_of_other_tasks_and_without_keys_are_refused(
         "--test",
         "2010-05-01",
     )
-    assert command(*words, "--task", "starts") != 0
+    assert exit_code(*words, "--task", "starts") != 0
     assert "one column with lists of ids" in capfd.readouterr().err.replace("\n", " ")
-    assert command(*words, "--task", "nothing") != 0
+    assert exit_code(*words, "--task", "nothing") != 0
     assert "give the folder of the task nothing of rel-own" in capfd.readouterr().err.replace("\n", " ")
     assert not Path("own").exists()

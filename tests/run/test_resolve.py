@@ -16,25 +16,12 @@ from khop.run.build import graph_folder, notes_of, resolve
 from khop.run.check import checked
 from khop.run.read import RawRun, with_options
 from khop.run.values import RunConfig
-
-TABLES = {
-    "item": NodeTable(
-        columns={
-            "x": torch.zeros(4, 2),
-            "color": torch.tensor([0, 1, -1, 1]),
-            "shape": torch.tensor([2, 2, 0, 1]),
-        },
-        splits={"train": torch.tensor([0, 1]), "val": torch.tensor([3]), "test": torch.tensor([2])},
-        num_classes={"color": 2, "shape": 3},
-    ),
-    "shop": NodeTable(count=2, splits={"open": torch.tensor([1])}),
-}  # fmt: skip
+from support.small_labeled import write_two_labels
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    edges = {("item", "in", "shop"): EdgeTable(torch.arange(4), torch.zeros(4, dtype=torch.int64))}
-    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", TABLES, edges)
+    return write_two_labels(tmp_path_factory.mktemp("graphs") / "shop")
 
 
 def resolved(shop: Path, options: dict[str, object]) -> RunConfig:

@@ -16,7 +16,6 @@ import torch
 
 import khop
 from data.tables.shop import at
-from khop.cli.main import run
 from khop.graph import layout
 from khop.graph.partitions.parts_folder import known_folder
 from khop.run.build import prepare
@@ -24,6 +23,7 @@ from khop.run.predict import predict_rows
 from khop.run.read import RawRun
 from khop.run.seed_tables import node_lookup
 from khop.training.step_clock import Unwatched
+from support.commands import exit_code
 from support.covered import covered
 from support.killed_runs import killed_and_continued
 from support.later_shops import shop_spec, shop_tables
@@ -76,12 +76,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def command(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        run([*words])
-    return int(left.value.code or 0)
-
-
 @pytest.fixture
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A run of the command on classes, with weights."""
@@ -90,7 +84,7 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     (tmp_path / "run.toml").write_text(
         SETTINGS.format(kind="node-classification", label="churn", more='weight = "trust"')
     )
-    assert command("train", str(tmp_path / "run.toml"), "--out", str(out)) == 0
+    assert exit_code("train", str(tmp_path / "run.toml"), "--out", str(out)) == 0
     return out
 
 
@@ -98,7 +92,7 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
 def test_the_command_trains_scores_and_predicts_rows(
     trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert command("evaluate", str(trained), "--predictions", str(tmp_path / "test.parquet"), "--json") == 0
+    assert exit_code("evaluate", str(trained), "--predictions", str(tmp_path / "test.parquet"), "--json") == 0
     outcome = json.loads(capfd.readouterr().out.splitlines()[-1])
     given, rows = pq.read_table("test.parquet"), pq.read_table(tmp_path / "test.parquet")
     assert rows["id"].to_pylist() == given["user_id"].to_pylist()
@@ -112,7 +106,7 @@ def test_the_command_trains_scores_and_predicts_rows(
 
     pq.write_table(given.select(["user_id", "day"]), tmp_path / "new.parquet")
     assert (
-        command(
+        exit_code(
             "predict",
             str(trained),
             "--rows",

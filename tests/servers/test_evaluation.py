@@ -12,11 +12,12 @@ import torch
 
 import khop
 from khop.api.serve import ServedGraph, graph_on
-from khop.models import SAGE, EdgePredictor, LinkPredictor
+from khop.models import SAGE, EdgePredictor
 from khop.sampling.seeds import ids_here
 from khop.servers.access import Answer, Buffer, CallContext
 from khop.servers.errors import TooLarge
 from khop.servers.service import Service
+from support.batch_kinds import link_scores
 from support.in_process import InProcess, connected, exchange_with
 from support.small_folders import write_hub_graph
 from support.small_labeled import LIKE as LABELED
@@ -153,18 +154,7 @@ def test_in_degrees_of_a_view_are_those_of_its_edges(typed_graph: khop.Graph) ->
 
 @pytest.mark.parametrize("fanouts", [None, [3]])
 def test_scores_of_links_are_the_local_ones(typed_graph: khop.Graph, fanouts: list[int] | None) -> None:
-    def scores(graph: khop.Graph) -> dict[str, float]:
-        split = khop.split_links(graph.only([BUYS, LIKE]), BUYS, 0.1, 0.1, negatives=5, seed=2)
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            encoder = SAGE.for_graph(
-                split.train, hidden=8, layers=1, target=["user", "item"], outputs=5, embedding=4
-            )
-            predictor = LinkPredictor.of(encoder, [BUYS], "dot", 5)
-        return khop.evaluate_links(predictor, split.val, split.val_links, fanouts=fanouts)
-
-    found, expected = scores(connected(typed_graph)), scores(typed_graph)
-    assert found == expected
+    assert link_scores(connected(typed_graph), fanouts) == link_scores(typed_graph, fanouts)
 
 
 @pytest.mark.parametrize("fanouts", [None, [3, 2]])

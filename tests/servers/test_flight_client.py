@@ -40,7 +40,7 @@ from khop.servers.errors import (
 from khop.servers.flight_client import ERROR, HEARTBEAT, REQUEST_SIZE, connected, flight_dial
 from khop.servers.flight_server import FlightServer, served
 from khop.servers.request_handler import QueueLimits, RequestHandler
-from support.byte_service import ByteService, expected, request
+from support.byte_service import ByteService, Trap, expected, request
 from support.certificates import Authority
 from support.gate import wait_until
 
@@ -165,20 +165,10 @@ def test_a_client_certificate_is_needed_where_the_server_says_so(
             assert ask(pool, request(3)) == expected(3)
 
 
-class _Trap:
-    """A pickle that would leave a trace."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> object:
-        return Path.touch, (self.path,)
-
-
 def test_a_pickle_on_the_wire_is_refused(tmp_path: Path) -> None:
     with running() as server, pool_to(server) as pool:
         with pytest.raises(InvalidRequest, match="not JSON"):
-            ask(pool, pickle.dumps(_Trap(tmp_path / "trace")))
+            ask(pool, pickle.dumps(Trap(tmp_path / "trace")))
         assert ask(pool, request(1)) == expected(1)
     assert not (tmp_path / "trace").exists()
 

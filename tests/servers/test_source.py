@@ -32,21 +32,16 @@ from khop.servers.service import Service
 from khop.servers.views import KeptViews
 from khop.testing import batch_source as suite
 from khop.testing.batch_source import PROMISES, Make
-from support.batch_kinds import PLAIN, TYPED
+from support.batch_kinds import PLAIN, TYPED, loaders_of_split
 from support.dated_shop import BUYS as DATED_BUYS
 from support.dated_shop import CUT_OFFS, DATED, Loaders
 from support.delaying_streams import DelayingStreams
 from support.in_process import InProcess, connected, exchange_with
-from support.same_samples import assert_same
+from support.same_samples import assert_same, assert_same_batches
 from support.small_typed_folders import BUYS
 from support.typed_shop import tensors
 
 Kind = Callable[[khop.Graph], khop.Loader]
-
-
-def assert_same_batches(found: khop.Batch, expected: khop.Batch) -> None:
-    empty: dict[str, float] = {}
-    assert_same(replace(found, spans=(), traffic=empty), replace(expected, spans=(), traffic=empty), "batch")
 
 
 def check_equal(graph: khop.Graph, kind: Kind) -> None:
@@ -102,21 +97,8 @@ def test_ranks_share_a_step_as_local_ranks_do(
 
 
 def test_split_links_are_the_same_on_servers(typed_graph: khop.Graph) -> None:
-    from support.small_typed_folders import BUYS
-
-    def loaders(graph: khop.Graph) -> list[khop.Loader]:
-        split = khop.split_links(graph, BUYS, 0.2, 30, negatives=3, time="time", disjoint_share=0.3, seed=4)
-        sampler = khop.LinkSampler(
-            split.train, [3], negatives=khop.UniformNegatives(), rule=khop.Temporal("time")
-        )
-        given = khop.LinkSampler(split.val, [3], negatives=khop.GivenNegatives(), rule=khop.Temporal("time"))
-        return [
-            khop.Loader(sampler, split.train_links, 64, shuffle=True, columns={"user": ["x"]}),
-            khop.Loader(given, split.val_links, 64, columns={"user": ["x"]}),
-        ]
-
     remote_graph = connected(typed_graph, servers=2)
-    for remote, local in zip(loaders(remote_graph), loaders(typed_graph), strict=True):
+    for remote, local in zip(loaders_of_split(remote_graph), loaders_of_split(typed_graph), strict=True):
         for found, expected in zip(remote, local, strict=True):
             assert_same_batches(found, expected)
         assert remote.state_dict() == local.state_dict()

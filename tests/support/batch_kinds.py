@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 import khop
+from khop.models import SAGE, LinkPredictor
 from support.small_typed_folders import BUYS, LIKE
 
 ITEM = "item"
@@ -190,3 +191,28 @@ def _split(
 def _ends(sources: int, destinations: int, count: int) -> torch.Tensor:
     numbers = torch.arange(count)
     return torch.stack([numbers * 17 % sources, numbers * 13 % destinations])
+
+
+def loaders_of_split(graph: khop.Graph) -> list[khop.Loader]:
+    """Training links with drawn negatives, and validation links with those of a split."""
+    split = khop.split_links(graph, BUYS, 0.2, 30, negatives=3, time="time", disjoint_share=0.3, seed=4)
+    sampler = khop.LinkSampler(
+        split.train, [3], negatives=khop.UniformNegatives(), rule=khop.Temporal("time")
+    )
+    given = khop.LinkSampler(split.val, [3], negatives=khop.GivenNegatives(), rule=khop.Temporal("time"))
+    return [
+        khop.Loader(sampler, split.train_links, 64, shuffle=True, columns={"user": ["x"]}),
+        khop.Loader(given, split.val_links, 64, columns={"user": ["x"]}),
+    ]
+
+
+def link_scores(graph: khop.Graph, fanouts: list[int] | None) -> dict[str, float]:
+    """Scores of an untrained predictor of links."""
+    split = khop.split_links(graph.only([BUYS, LIKE]), BUYS, 0.1, 0.1, negatives=5, seed=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        encoder = SAGE.for_graph(
+            split.train, hidden=8, layers=1, target=["user", "item"], outputs=5, embedding=4
+        )
+        predictor = LinkPredictor.of(encoder, [BUYS], "dot", 5)
+    return khop.evaluate_links(predictor, split.val, split.val_links, fanouts=fanouts)

@@ -101,3 +101,12 @@ def free_port() -> int:
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
             return port
+
+
+def exit_code(*words: str) -> int:
+    """The exit code of a command in this process."""
+    from khop.cli.main import run
+
+    with pytest.raises(SystemExit) as left:
+        run([*words])
+    return int(left.value.code or 0)

@@ -12,6 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import khop
+from khop.errors import PeerLost
+
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive"}
 Starts = Callable[..., "Server"]
 
@@ -85,3 +88,11 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.send_signal(signal.SIGCONT)
         process.kill()
     process.communicate()
+
+
+def until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:
+    """Yield batches until the servers are lost, and keep the error."""
+    try:
+        yield from batches
+    except PeerLost as error:
+        lost.append(error)

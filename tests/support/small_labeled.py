@@ -43,3 +43,19 @@ def write_labeled_graph(path: Path, nodes: int = 240) -> Path:
     of_edges = {"stars": stars.masked_fill(unknown, -1), "weight": weight}
     of_edges["way"] = ((sources * destinations) % 11).clamp(max=3)
     return write_graph(path, {"item": items}, {LIKE: EdgeTable(sources, destinations, of_edges)})
+
+
+def write_two_labels(path: Path) -> Path:
+    """Items with two label columns and the usual splits, and shops with another split."""
+    item = NodeTable(
+        columns={
+            "x": torch.zeros(4, 2),
+            "color": torch.tensor([0, 1, -1, 1]),
+            "shape": torch.tensor([2, 2, 0, 1]),
+        },
+        splits={"train": torch.tensor([0, 1]), "val": torch.tensor([3]), "test": torch.tensor([2])},
+        num_classes={"color": 2, "shape": 3},
+    )
+    tables = {"item": item, "shop": NodeTable(count=2, splits={"open": torch.tensor([1])})}
+    edges = {("item", "in", "shop"): EdgeTable(torch.arange(4), torch.zeros(4, dtype=torch.int64))}
+    return write_graph(path, tables, edges)

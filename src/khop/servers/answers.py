@@ -19,32 +19,9 @@ from khop.kernels.id_table import Int64s, Keys, StringKeys, keys_at
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.seeds import SeedList
 from khop.schema import ColumnSpec, NodeType
+from khop.servers import messages
 from khop.servers.codec import DTYPES, VERSION
 from khop.servers.errors import TooLarge
-from khop.servers.messages import (
-    CountsAnswer,
-    DegreesOf,
-    Description,
-    IdsAnswer,
-    IdsOf,
-    LabelsAnswer,
-    LabelsOf,
-    LinksAnswer,
-    LinksOf,
-    LinksOfPart,
-    ListAnswer,
-    ListOf,
-    ListOfSeeds,
-    NodeIdsAnswer,
-    NodeIdsOf,
-    NodesOfSplit,
-    NumberIdsAnswer,
-    RowsAnswer,
-    RowsOf,
-    TextIdsAnswer,
-    check_numbers,
-    read_nodes,
-)
 from khop.servers.views import Served
 
 MOST_IDS = 1 << 20  # nodes per request for ids
@@ -55,11 +32,11 @@ FACTS = ("labels", "times", "negatives", "relations")
 _OFFSET = 8  # bytes
 
 
-def described_graph(served: Served, max_batch_bytes: int | None, part: int | None) -> Description:
+def described_graph(served: Served, max_batch_bytes: int | None, part: int | None) -> messages.Description:
     """Return the description of a graph."""
     graph = served.whole.graph
     schema = graph.schema
-    return Description(
+    return messages.Description(
         VERSION,
         RANDOMNESS,
         served.name,
@@ -84,15 +61,15 @@ def _bounds(graph: GraphStore) -> dict[NodeType, tuple[int, ...]]:
     return {t: ends for t, ends in bounds.items() if len(ends) > 2}
 
 
-def seed_list(served: Served, reference: ListOfSeeds) -> SeedList:
+def seed_list(served: Served, reference: messages.ListOfSeeds) -> SeedList:
     """Return the seed list that a reference names: the nodes of a split, or the links of a part."""
-    if isinstance(reference, LinksOfPart):
+    if isinstance(reference, messages.LinksOfPart):
         return link_list(served, reference)
     whole = served.whole
     return SeedList.of(whole.graph, _split(served, reference), reference.times, whole.features)
 
 
-def link_list(served: Served, reference: LinksOfPart) -> LinkList:
+def link_list(served: Served, reference: messages.LinksOfPart) -> LinkList:
     """Return the links of one part of a link split."""
     links = served.viewed(reference.view).links
     if reference.part not in links:
@@ -100,7 +77,7 @@ def link_list(served: Served, reference: LinksOfPart) -> LinkList:
     return links[reference.part]
 
 
-def _split(served: Served, reference: NodesOfSplit) -> dict[NodeType, Tensor]:
+def _split(served: Served, reference: messages.NodesOfSplit) -> dict[NodeType, Tensor]:
     if reference.split not in served.splits:
         raise ValueError(f"no split {reference.split!r}; there are {list(served.splits)}")
     of_types = served.splits[reference.split]
@@ -112,40 +89,40 @@ def _split(served: Served, reference: NodesOfSplit) -> dict[NodeType, Tensor]:
     return {t: of_types[t] for t in reference.types}
 
 
-def _list(served: Served, asked: ListOf, max_bytes: int | None) -> ListAnswer:
+def _list(served: Served, asked: messages.ListOf, max_bytes: int | None) -> messages.ListAnswer:
     found = seed_list(served, asked.list)
-    facts = link_list(served, asked.list).facts if isinstance(asked.list, LinksOfPart) else ()
-    return ListAnswer({t: count for t, count in found.counts.items()}, tuple(facts), found.digest())
+    facts = link_list(served, asked.list).facts if isinstance(asked.list, messages.LinksOfPart) else ()
+    return messages.ListAnswer({t: count for t, count in found.counts.items()}, tuple(facts), found.digest())
 
 
-def _ids(served: Served, asked: IdsOf, max_bytes: int | None) -> IdsAnswer:
+def _ids(served: Served, asked: messages.IdsOf, max_bytes: int | None) -> messages.IdsAnswer:
     (ids,) = _split(served, asked.list).values()
     if not asked.first <= asked.last <= ids.numel():
         raise ValueError(f"ids {asked.first} to {asked.last}: the split has {ids.numel()}")
-    return IdsAnswer(ids[asked.first : asked.last])
+    return messages.IdsAnswer(ids[asked.first : asked.last])
 
 
-def _links(served: Served, asked: LinksOf, max_bytes: int | None) -> LinksAnswer:
+def _links(served: Served, asked: messages.LinksOf, max_bytes: int | None) -> messages.LinksAnswer:
     links = link_list(served, asked.list)
     if asked.edge_type not in links.counts:
         raise ValueError(f"links of {asked.edge_type!r}: the list has those of {list(links.counts)}")
-    check_numbers(asked.numbers, links.counts[asked.edge_type], "link")
+    messages.check_numbers(asked.numbers, links.counts[asked.edge_type], "link")
     found = links.rows(asked.edge_type, asked.numbers)
-    return LinksAnswer(found.edges, **{name: getattr(found, name) for name in FACTS})
+    return messages.LinksAnswer(found.edges, **{name: getattr(found, name) for name in FACTS})
 
 
-def _rows(served: Served, asked: RowsOf, max_bytes: int | None) -> RowsAnswer:
+def _rows(served: Served, asked: messages.RowsOf, max_bytes: int | None) -> messages.RowsAnswer:
     _check_size(served, asked, max_bytes)
     viewed, type_ = served.viewed(asked.view), asked.type
     for name in asked.columns:
         viewed.graph.schema.column(type_, name)
     count = viewed.graph.num_nodes(type_) if isinstance(type_, str) else viewed.graph.num_edges(type_)
-    check_numbers(asked.ids, count, "row")
+    messages.check_numbers(asked.ids, count, "row")
     rows = Rows(asked.ids, asked.columns, as_float32=frozenset(asked.float32))
-    return RowsAnswer(viewed.features.gather({type_: rows})[type_])
+    return messages.RowsAnswer(viewed.features.gather({type_: rows})[type_])
 
 
-def _check_size(served: Served, asked: RowsOf, max_bytes: int | None) -> None:
+def _check_size(served: Served, asked: messages.RowsOf, max_bytes: int | None) -> None:
     """Raise TooLarge if the rows exceed the size limit, before any work."""
     schema = served.whole.graph.schema
     size = asked.ids.numel() * sum(_row_bytes(schema.column(asked.type, n)) for n in asked.columns)
@@ -163,24 +140,26 @@ def _row_bytes(spec: ColumnSpec) -> int:
     return math.prod(spec.shape) * max(4, DTYPES[spec.dtype].itemsize)
 
 
-def _in_degrees(served: Served, asked: DegreesOf, max_bytes: int | None) -> CountsAnswer:
+def _in_degrees(served: Served, asked: messages.DegreesOf, max_bytes: int | None) -> messages.CountsAnswer:
     graph, edge_type = served.viewed(asked.view).graph, asked.edge_type
     check_edge_type(edge_type, graph.schema)
-    nodes = read_nodes(asked.nodes, graph.num_nodes(edge_type[2]), MOST_NODES)
-    return CountsAnswer(graph.in_degrees(edge_type, nodes))
+    nodes = messages.read_nodes(asked.nodes, graph.num_nodes(edge_type[2]), MOST_NODES)
+    return messages.CountsAnswer(graph.in_degrees(edge_type, nodes))
 
 
-def _labels(served: Served, asked: LabelsOf, max_bytes: int | None) -> LabelsAnswer:
+def _labels(served: Served, asked: messages.LabelsOf, max_bytes: int | None) -> messages.LabelsAnswer:
     if asked.node_type not in served.labels:
         raise ValueError(
             f"labels of {asked.node_type!r}: the import recorded only those of {list(served.labels)}"
         )
     record = served.labels[asked.node_type]
     classes = record.get("classes")
-    return LabelsAnswer(None if classes is None else tuple(classes), record.get("unit"))
+    return messages.LabelsAnswer(None if classes is None else tuple(classes), record.get("unit"))
 
 
-def node_ids_answer(served: Served, asked: NodeIdsOf, max_bytes: int | None) -> NodeIdsAnswer:
+def node_ids_answer(
+    served: Served, asked: messages.NodeIdsOf, max_bytes: int | None
+) -> messages.NodeIdsAnswer:
     """Return the users' ids of one or more nodes of one type, in order.
 
     An answer has up to `MOST_IDS_BYTES`, or `max_bytes` if that is less; clients request the ids of the
@@ -190,7 +169,7 @@ def node_ids_answer(served: Served, asked: NodeIdsOf, max_bytes: int | None) -> 
     if node_type not in served.own_ids:
         raise ValueError(f"ids of {node_type!r}: the graph stores those of {list(served.own_ids)}")
     keys = served.own_ids[node_type]
-    nodes = read_nodes(asked.nodes, len(keys), MOST_IDS)
+    nodes = messages.read_nodes(asked.nodes, len(keys), MOST_IDS)
     rows, most = nodes.numpy(), min(MOST_IDS_BYTES, max_bytes or MOST_IDS_BYTES)
     count = int(np.searchsorted(_ends(keys, rows), most, "right"))
     if len(rows) and not count:
@@ -200,8 +179,10 @@ def node_ids_answer(served: Served, asked: NodeIdsOf, max_bytes: int | None) -> 
         )
     found = keys_at(keys, rows[:count])
     if not isinstance(found, StringKeys):
-        return NodeIdsAnswer(NumberIdsAnswer(torch.from_numpy(found)))
-    return NodeIdsAnswer(TextIdsAnswer(torch.from_numpy(found.offsets), torch.from_numpy(found.data)))
+        return messages.NodeIdsAnswer(messages.NumberIdsAnswer(torch.from_numpy(found)))
+    return messages.NodeIdsAnswer(
+        messages.TextIdsAnswer(torch.from_numpy(found.offsets), torch.from_numpy(found.data))
+    )
 
 
 def _ends(keys: Keys, rows: Int64s) -> Int64s:

@@ -45,47 +45,13 @@ from khop.sampling.links.link_seeds import ListedLinks
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import ListedNodes, Reference, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType, Schema, Specs, Type
+from khop.servers import messages
 from khop.servers.access import Answer, Buffer, CallContext
 from khop.servers.answers import FACTS, MOST_IDS, MOST_NODES
 from khop.servers.batch_wire import BatchCheck
 from khop.servers.codec import VERSION, parsed_json, received
 from khop.servers.connections import Pool
 from khop.servers.errors import InvalidAnswer, ServerError, UnknownSettings, WrongVersion
-from khop.servers.messages import (
-    BATCH,
-    CODEC,
-    BatchAnswer,
-    BatchOf,
-    CountsAnswer,
-    DegreesOf,
-    Description,
-    EdgesBefore,
-    IdsAnswer,
-    IdsOf,
-    LabelsAnswer,
-    LabelsOf,
-    LinksAnswer,
-    LinksOf,
-    LinksOfPart,
-    ListAnswer,
-    ListOf,
-    ListOfSeeds,
-    NodeIdsAnswer,
-    NodeIdsOf,
-    NodesOfSplit,
-    NumberIdsAnswer,
-    Only,
-    RowsAnswer,
-    RowsOf,
-    SourceSettings,
-    SplitArguments,
-    SplitPart,
-    TextIdsAnswer,
-    View,
-    list_of_seeds,
-    some_nodes,
-)
-from khop.servers.messages import request as message
 from khop.servers.registry import instance
 
 MOST_ANSWER = 1 << 40  # bytes
@@ -99,8 +65,8 @@ class RemoteView:
     """A view of the graph on servers, with the connection to them."""
 
     exchange: Pool
-    description: Description
-    view: View = ()
+    description: messages.Description
+    view: messages.View = ()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -122,13 +88,13 @@ class RemoteView:
         """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
         return self.description.cut_offs
 
-    def after(self, *steps: Only | EdgesBefore | SplitPart) -> RemoteView:
+    def after(self, *steps: messages.Only | messages.EdgesBefore | messages.SplitPart) -> RemoteView:
         """Return the view after further steps."""
         return replace(self, view=(*self.view, *steps))
 
     def ask(self, kind: str, asked: object, answer: type[Body]) -> Body:
         """Send a request other than for a batch to any server, and return the answer."""
-        sent = message(kind, self.fingerprint, asked)
+        sent = messages.request(kind, self.fingerprint, asked)
         return self.exchange.ask(
             CallContext(kind), sent, lambda pieces: self.read(pieces, kind, answer)
         ).value
@@ -139,7 +105,7 @@ class RemoteView:
             frame = received(pieces, MOST_ANSWER, "answer")
             if (frame.text("kind"), frame.text("graph")) != (kind, self.fingerprint):
                 raise ValueError(f"answer: is not about {kind} of this graph")
-            return frame.body(CODEC, answer)
+            return frame.body(messages.CODEC, answer)
 
     @contextmanager
     def checking(self) -> Iterator[None]:
@@ -153,14 +119,16 @@ class RemoteView:
 
     def digest(self, reference: Reference) -> str:
         """Return the digest of a list of seeds."""
-        return self.ask("list", ListOf(list_of_seeds(reference)), ListAnswer).digest
+        return self.ask(
+            "list", messages.ListOf(messages.list_of_seeds(reference)), messages.ListAnswer
+        ).digest
 
-    def ids(self, split: NodesOfSplit, count: int) -> Tensor:
+    def ids(self, split: messages.NodesOfSplit, count: int) -> Tensor:
         """Return one type's ids of a split, int64 (count), fetched in pieces."""
         pieces = [torch.empty(0, dtype=torch.int64)]
         for first in range(0, count, _IDS_AT_ONCE):
             last = min(count, first + _IDS_AT_ONCE)
-            ids = self.ask("ids", IdsOf(split, first, last), IdsAnswer).ids
+            ids = self.ask("ids", messages.IdsOf(split, first, last), messages.IdsAnswer).ids
             if ids.numel() != last - first:
                 raise InvalidAnswer(f"answer: has {ids.numel()} ids, asked were {last - first}")
             pieces.append(ids)
@@ -221,7 +189,7 @@ class RemoteGraph(NumberedGraph):
     def only(self, edge_types: Collection[EdgeType]) -> RemoteGraph:
         """Return the graph with only these edge types, here and on the servers."""
         kept = tuple(t for t in self.schema.edge_types if t in edge_types)
-        return remote_graph(self.view.after(Only(kept)), self.schema.only(edge_types))
+        return remote_graph(self.view.after(messages.Only(kept)), self.schema.only(edge_types))
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> NoReturn:
         """Raise Unsupported: links of a graph on servers are split by khop.split_links."""
@@ -236,9 +204,9 @@ def remote_graph(view: RemoteView, schema: Schema) -> RemoteGraph:
 
 def _in_degrees(view: RemoteView, edge_type: EdgeType, nodes: Tensor) -> Tensor:
     """Return the in-degrees of up to as many nodes as one request may have."""
-    asked = DegreesOf(view.view, edge_type, some_nodes(nodes))
+    asked = messages.DegreesOf(view.view, edge_type, messages.some_nodes(nodes))
     with view.checking():
-        return view.ask("in-degrees", asked, CountsAnswer).checked(nodes.numel())
+        return view.ask("in-degrees", asked, messages.CountsAnswer).checked(nodes.numel())
 
 
 def _refuse(view: RemoteView, what: str) -> NoReturn:
@@ -288,7 +256,9 @@ class RemoteFeatures(FeatureStoreBase):
 
     def _rows(self, type_: Type, name: str, ids: Tensor, as_float32: frozenset[str]) -> Tensor:
         widened = (name,) if name in as_float32 else ()
-        found = self.view.ask("rows", RowsOf(self.view.view, type_, (name,), widened, ids), RowsAnswer).rows
+        found = self.view.ask(
+            "rows", messages.RowsOf(self.view.view, type_, (name,), widened, ids), messages.RowsAnswer
+        ).rows
         with self.view.checking():
             shape = (ids.numel(), *self.columns[type_][name].shape)
             if list(found) != [name] or found[name].shape != shape:
@@ -302,7 +272,7 @@ def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedN
 
     def listed(name: str, of_types: Mapping[NodeType, int], node_type: NodeType) -> ListedNodes:
         def fetched(wanted: NodeType) -> Tensor:
-            return view.ids(NodesOfSplit(name, (wanted,)), of_types[wanted])
+            return view.ids(messages.NodesOfSplit(name, (wanted,)), of_types[wanted])
 
         return ListedNodes(name, {node_type: of_types[node_type]}, fetched, view.digest)
 
@@ -314,17 +284,17 @@ def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedN
 
 def view_before(servers: RemoteView, schema: Schema, limit: int) -> tuple[RemoteGraph, RemoteFeatures]:
     """Return the graph with only the edges before a time, and its columns."""
-    view = servers.after(EdgesBefore(limit))
+    view = servers.after(messages.EdgesBefore(limit))
     return remote_graph(view, schema), RemoteFeatures(schema.columns, view)
 
 
 def split_view(
-    servers: RemoteView, arguments: SplitArguments
+    servers: RemoteView, arguments: messages.SplitArguments
 ) -> dict[str, Callable[[Schema], tuple[RemoteGraph, RemoteFeatures, ListedLinks]]]:
     """Return the parts of a link split on servers: schema, graph, columns and links of each."""
 
     def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
-        view = servers.after(SplitPart(arguments, name))
+        view = servers.after(messages.SplitPart(arguments, name))
         links = _links(view, name)
         return remote_graph(view, schema), RemoteFeatures(schema.columns, view), links
 
@@ -333,7 +303,7 @@ def split_view(
 
 def _links(view: RemoteView, part: str) -> ListedLinks:
     """Return a list of links on the servers, which split them now unless they already have."""
-    given = view.ask("list", ListOf(LinksOfPart(view.view, part)), ListAnswer)
+    given = view.ask("list", messages.ListOf(messages.LinksOfPart(view.view, part)), messages.ListAnswer)
     counts = {t: count for t, count in given.counts.items() if isinstance(t, tuple)}
     reference = {"view": view.view, "part": part}
     return ListedLinks(counts, reference, view.digest, given.facts, partial(_link_rows, view))
@@ -341,9 +311,12 @@ def _links(view: RemoteView, part: str) -> ListedLinks:
 
 def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
     """Return links of a list by position."""
-    links = list_of_seeds(reference)
-    assert isinstance(links, LinksOfPart)
-    found, count = view.ask("links", LinksOf(links, edge_type, numbers), LinksAnswer), numbers.numel()
+    links = messages.list_of_seeds(reference)
+    assert isinstance(links, messages.LinksOfPart)
+    found, count = (
+        view.ask("links", messages.LinksOf(links, edge_type, numbers), messages.LinksAnswer),
+        numbers.numel(),
+    )
     facts = {name: getattr(found, name) for name in FACTS if getattr(found, name) is not None}
     with view.checking():
         if found.edges.shape != (2, count) or any(of.shape[:1] != (count,) for of in facts.values()):
@@ -380,11 +353,13 @@ class RemoteIds:
         return joined_keys(pieces, self.kind)
 
     def _some(self, nodes: Tensor) -> Keys:
-        found = self.view.ask("node-ids", NodeIdsOf(self.node_type, some_nodes(nodes)), NodeIdsAnswer).keys
+        found = self.view.ask(
+            "node-ids", messages.NodeIdsOf(self.node_type, messages.some_nodes(nodes)), messages.NodeIdsAnswer
+        ).keys
         with self.view.checking():
-            if isinstance(found, NumberIdsAnswer) != (self.kind == "int64"):
+            if isinstance(found, messages.NumberIdsAnswer) != (self.kind == "int64"):
                 raise ValueError(f"answer: is {type(found).__name__}, asked were ids of {self.kind}")
-            keys = found.ids.numpy() if isinstance(found, NumberIdsAnswer) else _text(found)
+            keys = found.ids.numpy() if isinstance(found, messages.NumberIdsAnswer) else _text(found)
             if not 0 < len(keys) <= nodes.numel():
                 raise ValueError(f"answer: has {len(keys)} ids for {nodes.numel()} nodes")
             return keys
@@ -413,7 +388,7 @@ class _RemoteLabels(Mapping[NodeType, Mapping[str, Any]]):
     def __getitem__(self, node_type: NodeType) -> Mapping[str, Any]:
         if node_type not in self:
             raise KeyError(node_type)
-        found = self.view.ask("labels", LabelsOf(node_type), LabelsAnswer)
+        found = self.view.ask("labels", messages.LabelsOf(node_type), messages.LabelsAnswer)
         names = {} if found.classes is None else {"classes": list(found.classes)}
         return names if found.unit is None else {**names, "unit": found.unit}
 
@@ -427,7 +402,7 @@ class _RemoteLabels(Mapping[NodeType, Mapping[str, Any]]):
         return len(self.view.description.labels)
 
 
-def _text(given: TextIdsAnswer) -> StringKeys:
+def _text(given: messages.TextIdsAnswer) -> StringKeys:
     """Return the strings of an answer; ValueError unless each is UTF-8 by itself."""
     offsets, content = given.offsets.numpy(), given.text.numpy()
     ends = [] if not len(offsets) else [int(offsets[0]), int(offsets[-1])]
@@ -440,7 +415,7 @@ def _text(given: TextIdsAnswer) -> StringKeys:
     return StringKeys(offsets, content)
 
 
-def read_description(text: bytes, where: str) -> Description:
+def read_description(text: bytes, where: str) -> messages.Description:
     """Read a server's description; WrongVersion if its version differs from this khop's."""
     given = parsed_json(text, f"graph of {where}")
     for name, here in (("wire", VERSION), ("randomness", RANDOMNESS)):
@@ -450,14 +425,14 @@ def read_description(text: bytes, where: str) -> Description:
                 f"{where} has version {found} of {name}, but this khop has version {here}; "
                 "install the same khop on clients and servers"
             )
-    return CODEC.read(Description, given, (), f"graph of {where}")
+    return messages.CODEC.read(messages.Description, given, (), f"graph of {where}")
 
 
 @dataclass(frozen=True)
 class _SentSettings:
     """Settings of batches, and the servers that have them."""
 
-    settings: SourceSettings
+    settings: messages.SourceSettings
     servers: set[str] = field(default_factory=set)
 
 
@@ -469,10 +444,10 @@ class RemoteSource:
     """A batch source over servers: the batches of `local`, which has the sampler and columns, not edges."""
 
     view: RemoteView
-    settings: SourceSettings
+    settings: messages.SourceSettings
     local: LocalSource
     beside: FeatureStore | None = None  # local columns, gathered for the nodes of a batch
-    _sent: dict[ListOfSeeds | None, _SentSettings] = field(default_factory=dict, compare=False)
+    _sent: dict[messages.ListOfSeeds | None, _SentSettings] = field(default_factory=dict, compare=False)
 
     def prepare(self) -> None:
         """Do nothing: servers build the arrays that draws need at the first batch."""
@@ -514,7 +489,7 @@ class RemoteSource:
         `loader(seeds)` may have another list than the loader.
         """
         reference = None if seeds.listed is None or request.order is None else request.order.seeds.reference
-        listed = self.settings.seeds if reference is None else list_of_seeds(reference)
+        listed = self.settings.seeds if reference is None else messages.list_of_seeds(reference)
         found = self._sent.get(listed)
         if found is None:
             if len(self._sent) >= _SENT:
@@ -523,12 +498,12 @@ class RemoteSource:
         return found
 
     def _answer(self, request: BatchRequest, seeds: Seeds, stop: threading.Event | None) -> Answer[Drawn]:
-        context = CallContext(BATCH, request.epoch, request.step, stop, words=request.words)
+        context = CallContext(messages.BATCH, request.epoch, request.step, stop, words=request.words)
         sent = self._sent_for(request, seeds)
         settings = sent.settings
 
         def receive(pieces: Iterator[Buffer]) -> Drawn:
-            answer = self.view.read(pieces, BATCH, BatchAnswer)
+            answer = self.view.read(pieces, messages.BATCH, messages.BatchAnswer)
             with self.view.checking():
                 found = (answer.settings, answer.epoch, answer.step)
                 if found != (settings.digest, request.epoch, request.step):
@@ -536,10 +511,10 @@ class RemoteSource:
                 return self._check.checked(answer.batch, monotonic() - answer.seconds)
 
         def query(with_settings: bool) -> bytes:
-            asked = BatchOf.of(
+            asked = messages.BatchOf.of(
                 settings, seeds, request.key, request.epoch, request.step, with_settings=with_settings
             )
-            return message(BATCH, self.view.fingerprint, asked)
+            return messages.request(messages.BATCH, self.view.fingerprint, asked)
 
         # Until all servers have answered, requests carry the settings: a retry may reach another server.
         exchange = self.view.exchange
@@ -583,12 +558,12 @@ def remote_source(
     assert isinstance(servers, RemoteView)
     features, choice = local.features, local.columns
     is_remote = features is not None and features.is_on_servers
-    settings = SourceSettings(
+    settings = messages.SourceSettings(
         servers.fingerprint,
         servers.view,
         described_sampler(local.sampler),
         choice if is_remote else ColumnChoice(),
-        None if seeds is None else list_of_seeds(seeds),
+        None if seeds is None else messages.list_of_seeds(seeds),
     )
     return RemoteSource(servers, settings, local, None if is_remote else features)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Lt
@@ -464,66 +464,27 @@ class AdagradOptions:
     """Term added to the denominator for numerical stability"""
 
 
+@dataclass(frozen=True)
 class _Kind:
-    """An optimizer of a run: a class of `torch.optim` and its options."""
+    """An optimizer of a run: a class of `torch.optim`, and the class of its options."""
 
-    optimizer: ClassVar[type[torch.optim.Optimizer]]
+    optimizer: type[torch.optim.Optimizer]
+    Options: type
 
-    @classmethod
-    def build(cls, options: Any, context: object) -> OptimizerSettings:  # noqa: ANN401
+    def build(self, options: Any, context: object) -> OptimizerSettings:  # noqa: ANN401
         """Make the optimizer of a run."""
         values = asdict(options)
         betas = {"betas": (values.pop("beta1"), values.pop("beta2"))} if "beta1" in values else {}
-        return OptimizerSettings(cls.optimizer, {**betas, **values})
+        return OptimizerSettings(self.optimizer, {**betas, **values})
 
 
-class Adam(_Kind):
-    """Adam."""
-
-    Options = AmsgradOptions
-    optimizer = torch.optim.Adam
-
-
-class AdamW(_Kind):
-    """Adam with decoupled weight decay."""
-
-    Options = AmsgradOptions
-    optimizer = torch.optim.AdamW
-
-
-class NAdam(_Kind):
-    """Adam with momentum of Nesterov."""
-
-    Options = AdamOptions
-    optimizer = torch.optim.NAdam
-
-
-class RAdam(_Kind):
-    """Rectified Adam."""
-
-    Options = AdamOptions
-    optimizer = torch.optim.RAdam
-
-
-class SGD(_Kind):
-    """Stochastic gradient descent."""
-
-    Options = SgdOptions
-    optimizer = torch.optim.SGD
-
-
-class RMSprop(_Kind):
-    """RMSprop."""
-
-    Options = RmspropOptions
-    optimizer = torch.optim.RMSprop
-
-
-class Adagrad(_Kind):
-    """Adagrad."""
-
-    Options = AdagradOptions
-    optimizer = torch.optim.Adagrad
+Adam = _Kind(torch.optim.Adam, AmsgradOptions)
+AdamW = _Kind(torch.optim.AdamW, AmsgradOptions)
+NAdam = _Kind(torch.optim.NAdam, AdamOptions)
+RAdam = _Kind(torch.optim.RAdam, AdamOptions)
+SGD = _Kind(torch.optim.SGD, SgdOptions)
+RMSprop = _Kind(torch.optim.RMSprop, RmspropOptions)
+Adagrad = _Kind(torch.optim.Adagrad, AdagradOptions)
 
 
 # Arguments that the run sets, and arguments that only select torch's implementation.

@@ -20,26 +20,12 @@ from khop.run.read import RawRun, with_options
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import with_node_defaults
 from khop.schema import ColumnSpec, Schema
-from support.small_labeled import write_labeled_graph
-
-TABLES = {
-    "item": NodeTable(
-        columns={
-            "x": torch.zeros(4, 2),
-            "color": torch.tensor([0, 1, -1, 1]),
-            "shape": torch.tensor([2, 2, 0, 1]),
-        },
-        splits={"train": torch.tensor([0, 1]), "val": torch.tensor([3]), "test": torch.tensor([2])},
-        num_classes={"color": 2, "shape": 3},
-    ),
-    "shop": NodeTable(count=2, splits={"open": torch.tensor([1])}),
-}  # fmt: skip
+from support.small_labeled import write_labeled_graph, write_two_labels
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    edges = {("item", "in", "shop"): EdgeTable(torch.arange(4), torch.zeros(4, dtype=torch.int64))}
-    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", TABLES, edges)
+    return write_two_labels(tmp_path_factory.mktemp("graphs") / "shop")
 
 
 def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None:

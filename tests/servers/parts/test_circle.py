@@ -15,7 +15,7 @@ from khop.api.serve import graph_on
 from khop.servers.access import Answer, Buffer, CallContext, Role, Token
 from khop.servers.parts.exchange import PartExchange
 from khop.servers.request_handler import QueueLimits, RequestHandler
-from support.byte_service import arrived
+from support.byte_service import SentBytes, arrived
 from support.parts_in_process import part_services
 from support.same_samples import assert_same
 
@@ -39,19 +39,9 @@ class Handled:
     def ask(
         self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
     ) -> Answer[Received]:
-        stream = _Stream()
+        stream = SentBytes()
         self._handler.answer(arrived(request), BETWEEN, "client", stream, 0.5)
         return Answer(receive(iter(stream.sent)), "server", 0, 0, 0, 0.0)
-
-
-class _Stream:
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def heartbeat(self) -> None: ...
-
-    def send(self, piece: Buffer) -> None:
-        self.sent.append(bytes(piece))
 
 
 def loader_of(graph: khop.Graph) -> khop.Loader:

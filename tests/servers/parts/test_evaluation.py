@@ -9,12 +9,12 @@ import torch
 
 import khop
 from khop.api.partition import partition_graph
-from khop.models import SAGE, LinkPredictor
+from khop.models import SAGE
 from khop.sampling.seeds import ids_here
 from khop.servers.errors import TooLarge
+from support.batch_kinds import link_scores
 from support.parts_in_process import connected_to, connected_to_parts, part_services
 from support.small_folders import write_hub_graph
-from support.small_typed_folders import BUYS, LIKE
 
 
 def test_exact_outputs_and_scores_of_nodes_are_the_local_ones(plain_parts: Path) -> None:
@@ -46,17 +46,9 @@ def test_hubs_are_chunks_of_their_own_wherever_their_edges_are(tmp_path: Path) -
 @pytest.mark.core(1)
 @pytest.mark.parametrize("fanouts", [None, [3]])
 def test_scores_of_links_are_the_local_ones(typed_parts: Path, fanouts: list[int] | None) -> None:
-    def scores(graph: khop.Graph) -> dict[str, float]:
-        split = khop.split_links(graph.only([BUYS, LIKE]), BUYS, 0.1, 0.1, negatives=5, seed=2)
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            encoder = SAGE.for_graph(
-                split.train, hidden=8, layers=1, target=["user", "item"], outputs=5, embedding=4
-            )
-            predictor = LinkPredictor.of(encoder, [BUYS], "dot", 5)
-        return khop.evaluate_links(predictor, split.val, split.val_links, fanouts=fanouts)
-
-    assert scores(connected_to_parts(typed_parts)) == scores(khop.open_graph(typed_parts))
+    assert link_scores(connected_to_parts(typed_parts), fanouts) == link_scores(
+        khop.open_graph(typed_parts), fanouts
+    )
 
 
 def test_numbers_of_a_split_bring_its_ids(plain_parts: Path) -> None:

@@ -26,7 +26,7 @@ from khop.graph.folder import TimeCutOffs
 from khop.graph.rule import Hop
 from khop.sampling.links.link_split import LinkColumns, Shares, nodes_with_edges_before
 from khop.sampling.rules.uniform import Uniform
-from khop.servers.access import Buffer, Role, Token
+from khop.servers.access import Role, Token
 from khop.servers.codec import received
 from khop.servers.errors import InvalidRequest, NotAllowed, ServerError, WrongGraph
 from khop.servers.messages import (
@@ -46,20 +46,15 @@ from khop.servers.messages import (
 from khop.servers.parts.served import PartViews
 from khop.servers.request_handler import QueueLimits, RequestHandler
 from khop.servers.service import Service
-from support.batch_kinds import PLAIN, TYPED
-from support.byte_service import arrived
+from support.batch_kinds import PLAIN, TYPED, loaders_of_split
+from support.byte_service import SentBytes, arrived
 from support.dated_shop import BUYS as DATED_BUYS
 from support.dated_shop import CUT_OFFS, DATED, Loaders, write_dated_shop
 from support.parts_in_process import connected_to_parts, part_services
-from support.same_samples import assert_same
+from support.same_samples import assert_same, assert_same_batches
 from support.small_typed_folders import BUYS, LIKE
 
 Kind = Callable[[khop.Graph], khop.Loader]
-
-
-def assert_same_batches(found: khop.Batch, expected: khop.Batch) -> None:
-    empty: dict[str, float] = {}
-    assert_same(replace(found, spans=(), traffic=empty), replace(expected, spans=(), traffic=empty), "batch")
 
 
 def check_equal(path: Path, kind: Kind) -> None:
@@ -84,19 +79,10 @@ def test_typed_batches_equal_local_ones(typed_parts: Path, kind: Kind) -> None:
 
 @pytest.mark.core(1)
 def test_split_links_are_the_same_over_parts(typed_parts: Path) -> None:
-    def loaders(graph: khop.Graph) -> list[khop.Loader]:
-        split = khop.split_links(graph, BUYS, 0.2, 30, negatives=3, time="time", disjoint_share=0.3, seed=4)
-        sampler = khop.LinkSampler(
-            split.train, [3], negatives=khop.UniformNegatives(), rule=khop.Temporal("time")
-        )
-        given = khop.LinkSampler(split.val, [3], negatives=khop.GivenNegatives(), rule=khop.Temporal("time"))
-        return [
-            khop.Loader(sampler, split.train_links, 64, shuffle=True, columns={"user": ["x"]}),
-            khop.Loader(given, split.val_links, 64, columns={"user": ["x"]}),
-        ]
-
     for remote, local in zip(
-        loaders(connected_to_parts(typed_parts)), loaders(khop.open_graph(typed_parts)), strict=True
+        loaders_of_split(connected_to_parts(typed_parts)),
+        loaders_of_split(khop.open_graph(typed_parts)),
+        strict=True,
     ):
         for found, expected in zip(remote, local, strict=True):
             assert_same_batches(found, expected)
@@ -224,18 +210,8 @@ def hop_request(service: Service, *, part: int = 0, graph: str = "", **change: o
     return request("hop", graph or service._served.fingerprint, asked, part=part, request=7)
 
 
-class _Stream:
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def heartbeat(self) -> None: ...
-
-    def send(self, piece: Buffer) -> None:
-        self.sent.append(bytes(piece))
-
-
 def test_only_tokens_of_servers_may_ask_for_hops(services: list[Service]) -> None:
-    handler, stream = RequestHandler(services[0], QueueLimits()), _Stream()
+    handler, stream = RequestHandler(services[0], QueueLimits()), SentBytes()
     request = hop_request(services[0])
     for token in (Token("alice", b""), Token("none", b"")):
         with pytest.raises(NotAllowed, match='only tokens with `role = "server"`'):

@@ -22,38 +22,19 @@ from khop.distributed.partitioned_features import RowQuestion
 from khop.distributed.partitioned_graph import DegreeQuestion, HopQuestion, NegativeQuestion
 from khop.draw import RANDOMNESS
 from khop.errors import PeerLost
+from khop.servers import messages
 from khop.servers.access import Access, Address, Buffer, CallContext, Limits, parsed_addresses
 from khop.servers.call_timeouts import Caller, present_caller
 from khop.servers.codec import VERSION, Frame, parsed_json, received
 from khop.servers.connections import Pool
 from khop.servers.errors import InvalidAnswer, InvalidRequest, PartLost, ServerError, WrongGraph, WrongVersion
-from khop.servers.messages import (
-    CODEC,
-    PART_REQUESTS,
-    EdgesOf,
-    HopOf,
-    LinkCountsOf,
-    NegativesOf,
-    NodeDegreesOf,
-    OctetsAnswer,
-    Only,
-    PartAnswer,
-    PartDegreesOf,
-    PartRowsOf,
-    SplitCountsOf,
-    SplitPart,
-    Step,
-    TouchedOf,
-    View,
-    request,
-)
 from khop.servers.registry import described
 
 Own = TypeVar("Own")
 Value = TypeVar("Value")
 Body = TypeVar("Body")
 _MOST_ANSWER = 1 << 36  # bytes
-KINDS = {kind: name for name, kind in PART_REQUESTS.items()}
+KINDS = {kind: name for name, kind in messages.PART_REQUESTS.items()}
 _ATTEMPTS = 3  # within the time limit of a request's sender
 _UNBOUNDED = 1 << 20  # threads; they only wait, and a bound could make servers wait in a circle
 
@@ -101,7 +82,7 @@ class PartExchange:
         caller: Caller | None,
     ) -> Value:
         number, kind = next(self._numbers), KINDS[type(query)]
-        message = request(kind, self._fingerprint, query, part=part, request=number)
+        message = messages.request(kind, self._fingerprint, query, part=part, request=number)
         owners = self._owners[part]
         context = CallContext(f"{kind} of part {part}", limits=self._limits)
         if caller is not None:
@@ -121,7 +102,7 @@ class PartExchange:
 
 
 def _checked(answer: type[Body], read: Callable[[int, Body], Value], part: int, frame: Frame) -> Value:
-    return read(part, frame.body(CODEC, answer))
+    return read(part, frame.body(messages.CODEC, answer))
 
 
 def _answer_to(number: int, pieces: Iterator[Buffer]) -> Frame:
@@ -176,7 +157,7 @@ class PartOwners:
     """
 
     exchange: PartExchange
-    view: View = ()
+    view: messages.View = ()
     is_collective: ClassVar[bool] = False
     is_first: ClassVar[bool] = True
 
@@ -200,8 +181,8 @@ class PartOwners:
 
     def after(self, step: object) -> PartOwners:
         """Return the owners of a graph after a step of its view, or with only some edge types."""
-        step = Only(step) if isinstance(step, tuple) else step
-        assert isinstance(step, Step)
+        step = messages.Only(step) if isinstance(step, tuple) else step
+        assert isinstance(step, messages.Step)
         return replace(self, view=(*self.view, step))
 
     def ask(
@@ -212,14 +193,14 @@ class PartOwners:
         asked = {q: query for q, query in enumerate(queries) if q != own and not question.is_empty(query)}
         bodies = {q: self._body(question, question.request(q, query)) for q, query in asked.items()}
 
-        def read(part: int, answer: OctetsAnswer) -> object:
+        def read(part: int, answer: messages.OctetsAnswer) -> object:
             return question.read(answer.content, asked[part])
 
         def work() -> object:
             query = queries[own]
             return question.here(query, None if question.is_empty(query) else question.worked([query])[0])
 
-        mine, found = self.exchange.ask(bodies, OctetsAnswer, read, work)
+        mine, found = self.exchange.ask(bodies, messages.OctetsAnswer, read, work)
         found[own] = mine
         return use(
             [found[q] if q in found else question.here(query, None) for q, query in enumerate(queries)]
@@ -234,7 +215,7 @@ class PartOwners:
         """Return the rows of every part, by part; see Owners."""
         own = rows(self.own)
 
-        def read(part: int, answer: PartAnswer) -> Tensor:
+        def read(part: int, answer: messages.PartAnswer) -> Tensor:
             found = answer.rows
             if found.dtype != own.dtype or found.shape[1:] != own.shape[1:]:
                 raise ValueError(f"rows: are {found.dtype} {tuple(found.shape)}, not {own.dtype}")
@@ -242,7 +223,7 @@ class PartOwners:
             return found
 
         bodies = dict.fromkeys(self.exchange.others, self._about(subject))
-        _, found = self.exchange.ask(bodies, PartAnswer, read, lambda: None)
+        _, found = self.exchange.ask(bodies, messages.PartAnswer, read, lambda: None)
         found[self.own] = own
         return [found[part] for part in range(self.count)]
 
@@ -256,33 +237,35 @@ class PartOwners:
                 hop, sent = question.hop, {t: tuple(names) for t, names in question.wire.fields.items()}
                 rule = described(hop.rule)
                 drawn = (hop.number, hop.fanouts, rule, hop.edge_ids, question.key, sent)
-                return HopOf(self.view, *drawn, content)
+                return messages.HopOf(self.view, *drawn, content)
             case NegativeQuestion():
                 wire, kind = question.wire, described(question.negatives)
                 of_links = (wire.has_until, wire.time_column)
-                return NegativesOf(self.view, question.edge_type, kind, *of_links, question.key, content)
+                return messages.NegativesOf(
+                    self.view, question.edge_type, kind, *of_links, question.key, content
+                )
             case DegreeQuestion():
-                return NodeDegreesOf(self.view, question.edge_type, content)
+                return messages.NodeDegreesOf(self.view, question.edge_type, content)
             case RowQuestion():
-                return PartRowsOf(self.view, content)
+                return messages.PartRowsOf(self.view, content)
         raise AssertionError(f"{question} is not asked of servers")
 
     def _about(self, subject: Subject) -> object:
         """Return the message for a subject."""
         match subject:
             case NodeDegrees():
-                return PartDegreesOf(self.view, subject.edge_type)
+                return messages.PartDegreesOf(self.view, subject.edge_type)
             case EdgeSources():
-                return EdgesOf(self.view, subject.edge_type, subject.begin, self.own)
+                return messages.EdgesOf(self.view, subject.edge_type, subject.begin, self.own)
             case SplitCounts():
                 of: Any = subject.of
                 split: Any = subject.split
-                return SplitCountsOf(self.view, split, of.edge_type, of.shift, of.prefix, of.above)
+                return messages.SplitCountsOf(self.view, split, of.edge_type, of.shift, of.prefix, of.above)
             case LinkCounts():
-                assert isinstance(subject.part, SplitPart)
-                return LinkCountsOf((*self.view, subject.part), subject.edge_type)
+                assert isinstance(subject.part, messages.SplitPart)
+                return messages.LinkCountsOf((*self.view, subject.part), subject.edge_type)
             case Touched():
-                return TouchedOf(self.view, subject.limit)
+                return messages.TouchedOf(self.view, subject.limit)
         raise AssertionError(f"{subject} is not asked of servers")
 
 

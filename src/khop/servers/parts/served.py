@@ -45,30 +45,9 @@ from khop.sampling.links.link_split import (
     split_edges,
 )
 from khop.schema import EdgeType, NodeType, Specs, Type
+from khop.servers import messages
 from khop.servers.codec import Frame, Outgoing
 from khop.servers.errors import WrongGraph
-from khop.servers.messages import (
-    CODEC,
-    PART_REQUESTS,
-    CandidatesBefore,
-    EdgesBefore,
-    EdgesOf,
-    HopOf,
-    LinkCountsOf,
-    NegativesOf,
-    NodeDegreesOf,
-    OctetsAnswer,
-    Only,
-    PartAnswer,
-    PartDegreesOf,
-    PartRowsOf,
-    SplitArguments,
-    SplitCountsOf,
-    SplitPart,
-    Step,
-    TouchedOf,
-    View,
-)
 from khop.servers.parts.exchange import PartExchange, PartOwners
 from khop.servers.registry import Registry
 from khop.servers.views import KeptValues, KeptViews, Viewed, default_view_bytes
@@ -85,7 +64,7 @@ class SharedSplit:
     servers once.
     """
 
-    def __init__(self, graph: PartitionedGraph, arguments: SplitArguments) -> None:
+    def __init__(self, graph: PartitionedGraph, arguments: messages.SplitArguments) -> None:
         self.graph, self.arguments = graph, arguments
         self._edges = HeldEdges(graph.held, graph.owners, arguments)
         self._numbers: KeptValues[Tensor] = KeptValues(_NUMBERS)
@@ -125,7 +104,7 @@ class SharedSplit:
 
     def _total(self, name: str, edge_type: EdgeType) -> int:
         offsets = self.graph.held.folder.book.offsets[edge_type[2]]
-        subject = LinkCounts(edge_type, SplitPart(self.arguments, name))
+        subject = LinkCounts(edge_type, messages.SplitPart(self.arguments, name))
         own = self.links(name).counts(edge_type)
         return int(counts_of_all_nodes(self.graph.owners, offsets, own, subject).sum())
 
@@ -147,7 +126,7 @@ class PartViews:
         self._graph, self._features = graph, features
         self._whole = Viewed(graph, features)
 
-    def viewed(self, view: View) -> Viewed:
+    def viewed(self, view: messages.View) -> Viewed:
         """Return the graph of a view, with the links of its last split."""
         if not view:
             return self._whole
@@ -155,13 +134,13 @@ class PartViews:
             ("viewed", view), lambda: Viewed(self.graph(view), self._features, self.links(view))
         )
 
-    def graph(self, view: View) -> PartitionedGraph:
+    def graph(self, view: messages.View) -> PartitionedGraph:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
         if not view:
             return self._graph
         return self.kept.of(("graph", view), lambda: self._after(view[:-1], view[-1]))
 
-    def split(self, view: View, arguments: SplitArguments) -> SharedSplit:
+    def split(self, view: messages.View, arguments: messages.SplitArguments) -> SharedSplit:
         """Return a link split of a view. Other servers are queried only when its parts are requested."""
 
         def make() -> SharedSplit:
@@ -171,42 +150,42 @@ class PartViews:
 
         return self.kept.of(("split", view, arguments), make)
 
-    def links(self, view: View) -> Mapping[str, LinkList]:
+    def links(self, view: messages.View) -> Mapping[str, LinkList]:
         """Return the link lists of a view's last split, by part of the split."""
         last = view[-1] if view else None
-        if not isinstance(last, SplitPart):
+        if not isinstance(last, messages.SplitPart):
             return {}
         split = self.split(view[:-1], last.split)
         split.check()
         return {name: self._list(view[:-1], split, name) for name in PARTS}
 
-    def held_links(self, view: View) -> HeldLinks:
+    def held_links(self, view: messages.View) -> HeldLinks:
         """Return this server's links of the split part that a view ends with."""
         last = view[-1] if view else None
-        if not isinstance(last, SplitPart):
+        if not isinstance(last, messages.SplitPart):
             raise ValueError(f"links: {last} is not a part of a split")
         return self.split(view[:-1], last.split).links(last.part)
 
-    def _list(self, before: View, split: SharedSplit, name: str) -> LinkList:
+    def _list(self, before: messages.View, split: SharedSplit, name: str) -> LinkList:
         def make() -> LinkList:
             limit, arguments = split.part(name).limit, split.arguments
-            drawn = split.graph if limit is None else self.graph((*before, CandidatesBefore(limit)))
+            drawn = split.graph if limit is None else self.graph((*before, messages.CandidatesBefore(limit)))
             key = arguments.key.plus(PARTS.index(name))
-            return owned_links(split.links(name), drawn, key, SplitPart(arguments, name))
+            return owned_links(split.links(name), drawn, key, messages.SplitPart(arguments, name))
 
         return self.kept.of(("links", before, split.arguments, name), make)
 
-    def _after(self, view: View, step: Step) -> PartitionedGraph:
+    def _after(self, view: messages.View, step: messages.Step) -> PartitionedGraph:
         graph = self.graph(view)
         match step:
-            case Only():
+            case messages.Only():
                 return graph.only(step.edge_types)
-            case EdgesBefore():
+            case messages.EdgesBefore():
                 kept = positions_before(HeldEdges(graph.held), step.limit)
                 return graph.keeping(kept, nodes_existing(graph, step.limit), step)
-            case CandidatesBefore():
+            case messages.CandidatesBefore():
                 return graph.keeping({}, nodes_existing(graph, step.limit), step)
-            case SplitPart():
+            case messages.SplitPart():
                 part = self.split(view, step.split).part(step.part)
                 exist = {} if part.limit is None else nodes_existing(graph, part.limit)
                 return graph.keeping(part.kept, exist, step)
@@ -237,42 +216,50 @@ class PartAnswers:
                 f"the request is for part {asked}, but this server has part {self.part}; correct owners.toml"
             )
         number = frame.whole("request")
-        return Outgoing(CODEC, self._answer(frame.body(CODEC, PART_REQUESTS[kind])), {"request": number})
+        return Outgoing(
+            messages.CODEC,
+            self._answer(frame.body(messages.CODEC, messages.PART_REQUESTS[kind])),
+            {"request": number},
+        )
 
-    def _answer(self, asked: object) -> OctetsAnswer | PartAnswer:
+    def _answer(self, asked: object) -> messages.OctetsAnswer | messages.PartAnswer:
         views = self._views
         match asked:
-            case HopOf():
+            case messages.HopOf():
                 return _answered(self._hop(asked), asked.frontier)
-            case NegativesOf():
+            case messages.NegativesOf():
                 return _answered(self._negatives(asked), asked.links)
-            case PartRowsOf():
+            case messages.PartRowsOf():
                 of = views.held_links(asked.links) if asked.links else self._features
                 return _answered(of.question, asked.rows)
-            case NodeDegreesOf():
+            case messages.NodeDegreesOf():
                 return _answered(views.graph(asked.view).degree_question(asked.edge_type), asked.nodes)
-            case PartDegreesOf():
+            case messages.PartDegreesOf():
                 held = views.graph(asked.view).held
-                return PartAnswer(torch.cat([csc.degrees() for csc, _ in held.rows(asked.edge_type)]))
-            case EdgesOf():
+                return messages.PartAnswer(
+                    torch.cat([csc.degrees() for csc, _ in held.rows(asked.edge_type)])
+                )
+            case messages.EdgesOf():
                 graph = views.graph(asked.view)
                 check_edge_type(asked.edge_type, graph.schema)
                 if asked.sources >= graph.owners.count:
                     raise ValueError(f"sources: there is no part {asked.sources}")
-                return PartAnswer(graph.negatives.edges.page(asked.edge_type, asked.begin, asked.sources))
-            case TouchedOf():
+                return messages.PartAnswer(
+                    graph.negatives.edges.page(asked.edge_type, asked.begin, asked.sources)
+                )
+            case messages.TouchedOf():
                 marks = nodes_with_edges_before(HeldEdges(views.graph(asked.view).held), asked.limit)
-                return PartAnswer(torch.cat([torch.empty(0, dtype=torch.bool), *marks.values()]))
-            case SplitCountsOf():
+                return messages.PartAnswer(torch.cat([torch.empty(0, dtype=torch.bool), *marks.values()]))
+            case messages.SplitCountsOf():
                 if asked.shift % 16:
                     raise ValueError(f"shift: is {asked.shift}, and must be a multiple of 16")
                 counted = CountedLinks(asked.edge_type, asked.shift, asked.prefix, asked.above)
-                return PartAnswer(views.split(asked.view, asked.split).counts(counted))
-            case LinkCountsOf():
-                return PartAnswer(views.held_links(asked.links).counts(asked.edge_type))
+                return messages.PartAnswer(views.split(asked.view, asked.split).counts(counted))
+            case messages.LinkCountsOf():
+                return messages.PartAnswer(views.held_links(asked.links).counts(asked.edge_type))
         raise AssertionError(f"{asked} is not a request that servers answer")
 
-    def _hop(self, given: HopOf) -> OwnerQuestion:
+    def _hop(self, given: messages.HopOf) -> OwnerQuestion:
         """Read a hop; ValueError names the invalid value."""
         graph = self._views.graph(given.view)
         for edge_type in given.fanouts:
@@ -290,7 +277,7 @@ class PartAnswers:
             frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
         return graph.question(frontier, hop, given.key)
 
-    def _negatives(self, given: NegativesOf) -> OwnerQuestion:
+    def _negatives(self, given: messages.NegativesOf) -> OwnerQuestion:
         """Read a draw of negatives; ValueError names the invalid value."""
         graph = self._views.graph(given.view)
         check_edge_type(given.edge_type, graph.schema)
@@ -300,12 +287,12 @@ class PartAnswers:
         return graph.negatives.question(given.edge_type, negatives, positives, given.key)
 
 
-def _answered(question: OwnerQuestion, content: Tensor) -> OctetsAnswer:
+def _answered(question: OwnerQuestion, content: Tensor) -> messages.OctetsAnswer:
     """Return the answer to the query of another server."""
     (work,) = question.worked([question.asked(content)])
     message = torch.empty(question.size_of(work), dtype=torch.uint8)
     question.write(work, message)
-    return OctetsAnswer(message)
+    return messages.OctetsAnswer(message)
 
 
 def features_of(folder: PartsFolder, owners: PartOwners, cache_bytes: int = 0) -> PartitionedFeatures:
@@ -393,7 +380,7 @@ class ServedPart:
         """Label records of the graph's import, by node type."""
         return label_records(self.folder)
 
-    def viewed(self, view: View) -> Viewed:
+    def viewed(self, view: messages.View) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
         return self.part_views.viewed(view)
 
