@@ -47,11 +47,11 @@ class Rule(Protocol):
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
-        """The fields of the frontier that a draw reads. Only these are sent to the owner of a row."""
-        ...
+        """The fields of the frontier that a draw reads (default: trees). Only these are sent to owners."""
+        return _TREE
 
     def has_weights(self, fanout: int) -> bool:
-        """Return True if neighbors drawn with this fanout have weights, which are sent with them.
+        """Return True if neighbors drawn with this fanout come with weights; default False.
 
         A weight is a final coefficient: layers sum weight times row without normalization. Neighbors
         without weights are averaged. Exact inference draws with fanout -1, so the weights of all edges
@@ -60,40 +60,40 @@ class Rule(Protocol):
         Args:
             fanout: Neighbors per node; -1: all.
         """
-        ...
+        return False
 
     def has_shares(self, fanout: int) -> bool:
-        """Return True if these weights are those of a mean: a row's weights add up to 1.
+        """Return True if these weights are those of a mean: a row's weights add up to 1; default False.
 
         A row that loses edges, such as the links of a batch, then divides the others by their sum.
 
         Args:
             fanout: Neighbors per node; -1: all.
         """
-        ...
+        return False
 
     @property
     def has_times(self) -> bool:
-        """True if drawn neighbors come with the times of their edges, which are sent with them."""
-        ...
+        """True if drawn neighbors come with the times of their edges; default False."""
+        return False
 
     @property
     def has_paths(self) -> bool:
-        """True if the time of a drawn edge limits the edges of the next hop: each drawn edge has a row."""
-        ...
+        """True if the time of a drawn edge limits the edges of the next hop; default False."""
+        return False
 
     @property
     def is_uniform(self) -> bool:
-        """True if every edge of a row is equally likely, so that degrees determine visit probabilities."""
-        ...
+        """True if every edge of a row is equally likely, so that degrees tell the visits; default False."""
+        return False
 
     @property
     def degrees(self) -> Rule | None:
-        """Rule that counts edges, for samplers that normalize weights by degrees; None: weights are final.
+        """Rule that counts edges, for samplers that normalize by degrees; default None: weights are final.
 
         Its draws of one neighbor per row have weights equal to the number of candidate edges.
         """
-        ...
+        return None
 
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless the graph has the columns that the rule names, with usable numbers.
@@ -104,20 +104,20 @@ class Rule(Protocol):
         ...
 
     def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
-        """Return the arrays that draws of an edge type read, if the edge type has their columns.
+        """Return the arrays that draws of an edge type read, of those whose columns it has; default none.
 
         Args:
             edge_type: The edge type.
         """
-        ...
+        return ()
 
     def most(self, fanout: int) -> int | None:
-        """Return the maximum number of edges drawn per row; None: limited only by the degree.
+        """Return the maximum number of edges per row, default `fanout`; None: limited only by the degree.
 
         Args:
             fanout: Neighbors per node; -1: all.
         """
-        ...
+        return None if fanout < 0 else fanout
 
     def plan(
         self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
@@ -156,7 +156,7 @@ class Rule(Protocol):
         ...
 
     def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
-        """Return the fanout of exact inference along an edge type: -1 for all edges.
+        """Return the fanout of exact inference along an edge type: -1 (default) for all edges.
 
         A rule without random draws may return `fanout`: the same edges as in training.
 
@@ -165,7 +165,7 @@ class Rule(Protocol):
             edge_type: The edge type.
             fanout: Fanout of training.
         """
-        ...
+        return -1
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Hop:
     threads: int = 1  # threads that may share the frontier; does not change draws
 
 
-class RuleBase(ABC):
+class RuleBase(Rule, ABC):
     """Base of rules: a subclass is a frozen dataclass that defines `reference`; the rest has defaults.
 
     Draws must depend only on (key, stream, tree, original id, the row's edges), never on other rows, the
@@ -212,39 +212,6 @@ class RuleBase(ABC):
                 words.append(f"{field.name}={shown}")
         return f"{type(self).__name__}({', '.join(words)})"
 
-    @property
-    def frontier_fields(self) -> frozenset[FrontierField]:
-        """The fields of the frontier that a draw reads: by default the trees."""
-        return _TREE
-
-    def has_weights(self, fanout: int) -> bool:
-        """Return True if neighbors drawn with this fanout have weights; by default False."""
-        return False
-
-    def has_shares(self, fanout: int) -> bool:
-        """Return True if a row's weights add up to 1; by default False."""
-        return False
-
-    @property
-    def has_times(self) -> bool:
-        """True if drawn neighbors come with the times of their edges; by default False."""
-        return False
-
-    @property
-    def has_paths(self) -> bool:
-        """True if the time of a drawn edge limits the edges of the next hop; by default False."""
-        return False
-
-    @property
-    def is_uniform(self) -> bool:
-        """True if every edge of a row is equally likely; by default False (unknown)."""
-        return False
-
-    @property
-    def degrees(self) -> Rule | None:
-        """None: the weights of draws are final."""
-        return None
-
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless some edge type has each column that `needs` names, with usable numbers."""
         wanted = {
@@ -255,14 +222,6 @@ class RuleBase(ABC):
         for (column, _), need in sorted(wanted.items(), key=lambda item: item[0]):
             if column:
                 _check_column(schema, self, need)
-
-    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
-        """Return the arrays that draws of an edge type read: by default an empty tuple."""
-        return ()
-
-    def most(self, fanout: int) -> int | None:
-        """Return the maximum number of edges drawn per row: by default the fanout."""
-        return None if fanout < 0 else fanout
 
     def plan(
         self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
@@ -289,10 +248,6 @@ class RuleBase(ABC):
         raise ValueError(
             f"{self}: does not define coefficients of all edges; draws may not estimate a fixed sum"
         )
-
-    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
-        """Return the fanout of exact inference: by default -1, all edges."""
-        return -1
 
 
 def rows_of(edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays) -> HopRows:

@@ -91,6 +91,8 @@ class IdTable(Protocol[KeysT]):
     `find` is thread-safe as long as no thread adds keys.
     """
 
+    _core: _core.TextTable | _core.IntegerTable
+
     def append(self, keys: KeysT) -> int:
         """Give key i the id len(self) + i; return -1.
 
@@ -116,22 +118,23 @@ class IdTable(Protocol[KeysT]):
         The files are unnamed and deleted with the table. The system may evict their pages. If the disk is
         full, later calls of `append` and `add` raise OSError.
         """
-        ...
+        self._core.spill_beyond(num_bytes, folder)
 
     @property
     def nbytes(self) -> int:
         """Size of the table in bytes, in memory or in files."""
-        ...
+        return self._core.nbytes
 
     @property
     def is_spilled(self) -> bool:
         """True if the table is in files."""
-        ...
+        return self._core.is_spilled
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._core)
 
 
-class StringTable:
+class StringTable(IdTable[StringKeys]):
     """A dictionary of strings; see IdTable. Takes 16 to 24 bytes per string and their bytes."""
 
     def __init__(self, expected: int = 0) -> None:
@@ -158,25 +161,8 @@ class StringTable:
         offsets, data = _core.text_of(self._core, np.ascontiguousarray(ids, np.int64))
         return StringKeys(offsets.numpy(), data.numpy())
 
-    def spill_beyond(self, num_bytes: int, folder: str) -> None:
-        """Move the table to files before it takes more than `num_bytes` of memory; see IdTable."""
-        self._core.spill_beyond(num_bytes, folder)
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the table in bytes, in memory or in files."""
-        return self._core.nbytes
-
-    @property
-    def is_spilled(self) -> bool:
-        """True if the table is in files."""
-        return self._core.is_spilled
-
-    def __len__(self) -> int:
-        return len(self._core)
-
-
-class IntegerTable:
+class IntegerTable(IdTable[Int64s]):
     """A dictionary of int64 keys; see IdTable. Takes 19 to 32 bytes per key."""
 
     def __init__(self, expected: int = 0) -> None:
@@ -201,23 +187,6 @@ class IntegerTable:
     def keys(self, ids: Int64s) -> Int64s:
         """Return the keys of some ids."""
         return _core.integers_of(self._core, np.ascontiguousarray(ids, np.int64)).numpy()
-
-    def spill_beyond(self, num_bytes: int, folder: str) -> None:
-        """Move the table to files before it takes more than `num_bytes` of memory; see IdTable."""
-        self._core.spill_beyond(num_bytes, folder)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the table in bytes, in memory or in files."""
-        return self._core.nbytes
-
-    @property
-    def is_spilled(self) -> bool:
-        """True if the table is in files."""
-        return self._core.is_spilled
-
-    def __len__(self) -> int:
-        return len(self._core)
 
 
 def id_table(kind: Kind, expected: int = 0) -> IdTable[Any]:

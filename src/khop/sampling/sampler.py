@@ -149,13 +149,13 @@ class Sampler(Protocol):
 
     @property
     def num_layers(self) -> int | None:
-        """Number of blocks in a sample, one per layer of a model; None if samples have no layers."""
-        ...
+        """Number of blocks in a sample, one per layer of a model; None (default): samples have no layers."""
+        return None
 
     @property
     def seed_kinds(self) -> frozenset[SeedKind]:
-        """The kinds of seeds that `sample` takes."""
-        ...
+        """The kinds of seeds that `sample` takes, by default nodes."""
+        return NODES
 
     @abstractmethod
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
@@ -182,58 +182,58 @@ class Sampler(Protocol):
         ...
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
-        """Return the arrays that samples need; `GraphStore.prepare` builds them.
+        """Return the arrays that samples need, by default none; `GraphStore.prepare` builds them.
 
         Args:
             seed_types: Node types and edge types of the seeds.
         """
-        ...
+        return ()
 
     def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
         """Return the probability that a batch contains a node: float64 (nodes) by node type.
 
-        None if the probabilities are unknown: khop then counts the nodes of sampled batches.
+        None (default) if the probabilities are unknown: khop then counts the nodes of sampled batches.
 
         Args:
             seeds: Seed nodes of the epoch, int64 (n) global ids by type.
             share: Number of seeds in a batch.
         """
-        ...
+        return None
 
     def with_threads(self, threads: int) -> Sampler:
-        """Return a sampler of the same bits that uses several threads for each sample.
+        """Return a sampler of the same bits with several threads for each sample; default: this one.
 
         Args:
             threads: Maximum number of threads.
         """
-        ...
+        return self
 
     def for_evaluation(
         self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
     ) -> Sampler | None:
         """Return a sampler of nodes with other fanouts and with the other settings of this one.
 
-        None: evaluation uses a `NeighborSampler` with its default settings.
+        None (default): evaluation uses a `NeighborSampler` with its default settings.
 
         Args:
             graph: Graph to sample.
             fanouts: Fanouts of the hops.
             edge_ids: True if samples need the ids of edges.
         """
-        ...
+        return None
 
     @property
     def exact_fanouts(self) -> Sequence[Fanout] | None:
         """Fanouts of exact evaluation per layer: -1, all neighbors, along edge types that samples follow.
 
-        Rules such as TopK take their own fanouts: `RuleBase.exact_fanout`. None: -1 along all edge types.
+        Rules such as TopK take their own fanouts: `RuleBase.exact_fanout`. None (default): -1 along all.
         """
-        ...
+        return None
 
     @property
     def averaged_types(self) -> frozenset[EdgeType]:
-        """Edge types for which samples average a few neighbors, and exact evaluation averages all."""
-        ...
+        """Edge types for which samples average a few neighbors, and exact evaluation all; default none."""
+        return frozenset()
 
     def settings(self) -> Mapping[str, object]:
         """Return the arguments, except the graph, that make the same sampler on a server; or Unsupported.
@@ -270,47 +270,9 @@ class SamplerBase(Sampler):
         self.graph = graph
         self.rule: Rule = UNIFORM
 
-    @property
-    def num_layers(self) -> int | None:
-        """Number of blocks in a sample: by default unknown."""
-        return None
-
-    @property
-    def seed_kinds(self) -> frozenset[SeedKind]:
-        """The kinds of seeds that `sample` takes: by default nodes."""
-        return NODES
-
     def groups(self, nodes: Mapping[NodeType, Tensor]) -> GroupSeeds:
         """Raise Unsupported: the sampler takes seeds, not groups of them."""
         raise Unsupported(f"{type(self).__name__}: makes no groups of seeds; take khop.ClusterSampler(...)")
-
-    def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
-        """Return nothing: samples need no other arrays than the graph's edges."""
-        return ()
-
-    def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
-        """Return None: khop counts the nodes of sampled batches."""
-        return None
-
-    def with_threads(self, threads: int) -> Self:
-        """Return this sampler: it uses one thread for each sample."""
-        return self
-
-    def for_evaluation(
-        self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
-    ) -> Sampler | None:
-        """Return None: evaluation uses a `NeighborSampler` with its default settings."""
-        return None
-
-    @property
-    def exact_fanouts(self) -> Sequence[Fanout] | None:
-        """None: exact evaluation follows all edge types."""
-        return None
-
-    @property
-    def averaged_types(self) -> frozenset[EdgeType]:
-        """Edge types of which samples average a few neighbors: by default none is known."""
-        return frozenset()
 
     def settings(self) -> Mapping[str, object]:
         """Raise Unsupported: servers make this sampler only if it states its arguments."""

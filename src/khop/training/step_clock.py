@@ -240,7 +240,7 @@ class Observer(Protocol):
         ...
 
 
-class Unwatched:
+class Unwatched(Observer):
     """An observer that does nothing; the base of observers that handle some events.
 
     Example:
@@ -249,27 +249,6 @@ class Unwatched:
         ...         print(sentence)
         >>> Warnings().started(epochs=3, steps=10)
     """
-
-    def started(self, epochs: int, steps: int) -> None:
-        """Do nothing."""
-
-    def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """Do nothing."""
-
-    def timed(self, step: TimedStep) -> None:
-        """Do nothing."""
-
-    def evaluating(self, done: int, total: int) -> None:
-        """Do nothing."""
-
-    def evaluated(self, record: Mapping[str, object]) -> None:
-        """Do nothing."""
-
-    def epoch_ended(self, record: Mapping[str, object]) -> None:
-        """Do nothing."""
-
-    def warned(self, sentence: str) -> None:
-        """Do nothing."""
 
 
 class Several:
