@@ -202,6 +202,8 @@ class RuleBase(Rule, ABC):
     kernel: ClassVar[Kernel | None] = None  # executes the draws of `plan`; None: only `reference` does
     replacement: bool = False  # True: the kernel draws with replacement
 
+    def __init__(self) -> None: ...
+
     def __str__(self) -> str:
         """Write the rule as in a script, without default values: Temporal(column='time', limit='edge')."""
         words = []

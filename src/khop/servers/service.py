@@ -32,24 +32,12 @@ from khop.sampling.outputs import Output
 from khop.sampling.sampler import Expansion, NeighborSampler, Sampler, sampler_of
 from khop.sampling.seeds import SeedLinks, SeedList, Seeds
 from khop.schema import EdgeType, NodeType, Schema, Type
+from khop.servers import messages
 from khop.servers.access import Buffer, Role
 from khop.servers.answers import ANSWERS, described_graph, seed_list
 from khop.servers.batch_wire import sent_batch
 from khop.servers.codec import DTYPES, Outgoing, Tensors, json_of, parsed
 from khop.servers.errors import Cancelled, InvalidRequest, TooLarge, UnknownSettings, as_server_error
-from khop.servers.messages import (
-    BATCH,
-    CLIENT_REQUESTS,
-    CODEC,
-    PART_REQUESTS,
-    BatchAnswer,
-    BatchOf,
-    LinksOfPart,
-    Only,
-    SourceSettings,
-    SplitPart,
-    check_graph,
-)
 from khop.servers.parts.served import PartAnswers
 from khop.servers.registry import BUILTIN, Registry
 from khop.servers.views import Served, Viewed
@@ -231,7 +219,7 @@ class Prepared:
 
     served: Served
     registry: Registry
-    given: SourceSettings
+    given: messages.SourceSettings
     sampler: Sampler  # over the whole graph, which bounds the batch size
     columns: ColumnChoice
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -239,10 +227,10 @@ class Prepared:
     _list: Callable[[], SeedList | None] = _none
 
     @classmethod
-    def of(cls, served: Served, registry: Registry, given: SourceSettings) -> Prepared:
+    def of(cls, served: Served, registry: Registry, given: messages.SourceSettings) -> Prepared:
         """Read settings; ValueError names the setting that does not fit the graph or is not registered."""
         graph = served.whole.graph
-        kept = [step.edge_types for step in given.view if isinstance(step, Only)]
+        kept = [step.edge_types for step in given.view if isinstance(step, messages.Only)]
         if kept:
             for edge_type in kept[-1]:
                 check_edge_type(edge_type, graph.schema)
@@ -291,7 +279,7 @@ class Prepared:
                 if reference is None:
                     raise ValueError("seeds by number: the settings name no list")
                 found = seed_list(self.served, reference)
-                of_view = isinstance(reference, LinksOfPart)
+                of_view = isinstance(reference, messages.LinksOfPart)
                 self._list = ref(found) if of_view else partial(_same, found)
             return found
 
@@ -310,11 +298,11 @@ class Prepared:
     def _given_negatives(self) -> int:
         """Return an upper bound on the stored negatives per link of the list."""
         reference = self.given.seeds
-        last = reference.view[-1] if isinstance(reference, LinksOfPart) and reference.view else None
-        return last.split.columns.negatives if isinstance(last, SplitPart) else 0
+        last = reference.view[-1] if isinstance(reference, messages.LinksOfPart) and reference.view else None
+        return last.split.columns.negatives if isinstance(last, messages.SplitPart) else 0
 
 
-def _sampler(registry: Registry, given: SourceSettings, graph: GraphStore) -> Sampler:
+def _sampler(registry: Registry, given: messages.SourceSettings, graph: GraphStore) -> Sampler:
     return sampler_of(registry.made(given.sampler, graph))
 
 
@@ -382,7 +370,7 @@ class Service:
         """Return versions and graph, in JSON: types, columns, counts and splits, but no data."""
         part = None if self._part is None else self._part.part
         described = described_graph(self._served, self._max_batch_bytes, part)
-        return json_of(CODEC.write(described, Tensors()))
+        return json_of(messages.CODEC.write(described, Tensors()))
 
     def counters(self) -> Mapping[str, int]:
         """Return the counters since the start, and the number of cached views.
@@ -399,16 +387,16 @@ class Service:
         try:
             frame = parsed(request, MOST_REQUEST, "request")
             kind, served, part = frame.text("kind"), self._served, self._part
-            check_graph(frame.text("graph"), served.fingerprint)
-            if part is not None and kind in PART_REQUESTS:
+            messages.check_graph(frame.text("graph"), served.fingerprint)
+            if part is not None and kind in messages.PART_REQUESTS:
                 return Job(
                     kind, None, lambda cancelled: self._counted(kind, part.answered(kind, frame)), Role.SERVER
                 )
-            if kind not in CLIENT_REQUESTS:
-                known = ", ".join(CLIENT_REQUESTS)
+            if kind not in messages.CLIENT_REQUESTS:
+                known = ", ".join(messages.CLIENT_REQUESTS)
                 raise InvalidRequest(f"request of kind {kind!r}: this server answers {known}")
-            asked: object = frame.body(CODEC, CLIENT_REQUESTS[kind])
-            if isinstance(asked, BatchOf):
+            asked: object = frame.body(messages.CODEC, messages.CLIENT_REQUESTS[kind])
+            if isinstance(asked, messages.BatchOf):
                 return self._batch(asked)
             return Job(kind, None, lambda cancelled: self._answered(kind, asked))
         except Exception as error:
@@ -421,9 +409,9 @@ class Service:
         return self._counted(kind, self._message(kind, body))
 
     def _message(self, kind: str, body: object) -> Outgoing:
-        return Outgoing(CODEC, body, {"kind": kind, "graph": self._served.fingerprint})
+        return Outgoing(messages.CODEC, body, {"kind": kind, "graph": self._served.fingerprint})
 
-    def _batch(self, query: BatchOf) -> Job:
+    def _batch(self, query: messages.BatchOf) -> Job:
         prepared, seeds = self._prepared(query), query.checked_seeds()
         # A list, such as one of a link split, may take minutes to make, and in-degrees of nodes of other
         # parts take a request. In both cases the job checks the batch size.
@@ -432,7 +420,9 @@ class Service:
             limit = _most(prepared, seeds, self._max_batch_bytes)
         return Job(query.stage, limit, lambda cancelled: self._made(prepared, query, seeds, cancelled))
 
-    def _made(self, prepared: Prepared, query: BatchOf, seeds: Seeds, cancelled: Cancelling) -> Outgoing:
+    def _made(
+        self, prepared: Prepared, query: messages.BatchOf, seeds: Seeds, cancelled: Cancelling
+    ) -> Outgoing:
         if cancelled():
             raise Cancelled(f"{query.stage}: the client no longer waits for it")
         started = monotonic()
@@ -446,10 +436,10 @@ class Service:
             raise _too_large(f"has {size:,}", self._max_batch_bytes, seeds)
         self._count("batch bytes", size)
         batch, seconds = sent_batch(drawn, started), monotonic() - started
-        body = BatchAnswer(query.settings, query.epoch, query.step, seconds, batch)
-        return self._counted("batches", self._message(BATCH, body))
+        body = messages.BatchAnswer(query.settings, query.epoch, query.step, seconds, batch)
+        return self._counted("batches", self._message(messages.BATCH, body))
 
-    def _prepared(self, query: BatchOf) -> Prepared:
+    def _prepared(self, query: messages.BatchOf) -> Prepared:
         """Return the parsed settings of a request, from the cache or from the request."""
         with self._lock:
             if query.settings in self._settings:

@@ -250,6 +250,8 @@ class Unwatched(Observer):
         >>> Warnings().started(epochs=3, steps=10)
     """
 
+    def __init__(self) -> None: ...
+
 
 class Several:
     """An observer that forwards every event to other observers, in order.
