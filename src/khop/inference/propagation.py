@@ -459,18 +459,18 @@ class _Run:
                 expect_random_access(self.tables[node_type])
             flat = self.tables[node_type][: bounds[-1] * block.width]
             table = found[node_type] = flat.view(bounds[-1], block.width)
+            if hop:
+                before = self.plan.stages[number * self.plan.hops + hop - 1]
+                stage = next(stage for stage in before if stage.node_type == node_type)
+                _read_into(flat, self.folder.file(stage), stage.entry)
+                continue
             for first, last in pairwise(bounds):
                 for rows in spans(first, last, self.plan.row_bytes(block.column)):
-                    table[rows] = self._rows(number, hop, node_type, rows)
+                    table[rows] = self._rows(block, node_type, rows)
         return found
 
-    def _rows(self, number: int, hop: int, node_type: NodeType, rows: slice) -> Tensor:
-        """Return consecutive rows that a hop averages."""
-        if hop:
-            before = self.plan.stages[number * self.plan.hops + hop - 1]
-            stage = next(stage for stage in before if stage.node_type == node_type)
-            return torch.from_numpy(read_rows(self.folder.file(stage), stage.entry, rows))
-        block = self.plan.blocks[number]
+    def _rows(self, block: ColumnBlock, node_type: NodeType, rows: slice) -> Tensor:
+        """Return consecutive rows that the first hop averages."""
         dtype = self.plan.dtype_of(block.column)
         read = self.plan.files.rows(node_type, block, rows, dtype)
         scales = self.plan.scales(node_type, rows, str(dtype).removeprefix("torch."), -0.5)
@@ -491,6 +491,16 @@ class _Run:
                     self.progress(self.done + computed + rest, self.plan.total_rows)
             place.finished()
         self.done += stage.count
+
+
+def _read_into(flat: Tensor, path: Path, entry: ArrayEntry) -> None:
+    """Read all numbers of an array from its file into a tensor, without a copy in between."""
+    content = memoryview(flat.view(torch.uint8).numpy())
+    with path.open("rb", buffering=0) as file:
+        file.seek(entry.bytes - entry.data_bytes)
+        while size := file.readinto(content):
+            content = content[size:]
+    assert not content, path
 
 
 def _bytes_of(rows: Tensor) -> int:
