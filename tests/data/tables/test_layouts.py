@@ -307,6 +307,31 @@ def test_a_second_table_is_joined_and_appended(tmp_path: Path) -> None:
         khop.append(tmp_path / "graph", later)
 
 
+def test_blanks_around_ids_of_csv_files_do_not_hide_their_rows(tmp_path: Path) -> None:
+    """Lists, joined tables, edges and nodes all lose the blanks."""
+    _write(tmp_path, "users.csv", ["id,y", " u1,a", "u2 ,b", "u3,a", " u4 ,b"])
+    _write(tmp_path, "ages.csv", ["user,age", "u1,10", " u2,20", "u4,40"])
+    _write(tmp_path, "train.txt", ["u1 ", "u2"])
+    _write(tmp_path, "valid.txt", [" u4"])
+    _write(tmp_path, "edges.csv", ["a,b", "u1 , u2"])
+    spec = {
+        "splits": {"train": "train.txt", "val": "valid.txt"},
+        "nodes": {"u": {
+            "files": ["users.csv"], "id": "id", "label": "y", "where": "age IS NOT NULL",
+            "columns": {"age": "raw"}, "also": {"files": ["ages.csv"], "id": "user"},
+        }},
+        "edges": {"u to u": {"files": ["edges.csv"], "source": "a", "destination": "b"}},
+    }  # fmt: skip
+    done = import_tables(spec, tmp_path / "graph", folder=tmp_path)
+    graph = khop.open_graph(tmp_path / "graph")
+    assert graph.columns["u"]["age"].tolist() == [10, 20, 40]
+    assert {name: graph.split(name)["u"].tolist() for name in graph.split_names} == {
+        "train": [0, 1],
+        "val": [2],
+    }
+    assert not done.notes
+
+
 def test_lists_of_ids_split_nodes(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2, 3, 4], "y": ["a", "b", "a", "b"]}), tmp_path / "n.parquet")
     for name, ids in {"train": ["4", "1"], "valid": ["2"]}.items():

@@ -508,10 +508,12 @@ class OpenSource:
         if self.meter is not None:
             self.meter.read(len(rows))
         if added or self.null_texts or self.numbers or self.ids:
-            columns = dict(zip(rows.batch.schema.names, rows.batch.columns, strict=True))
+            names, arrays = rows.batch.schema.names, rows.batch.columns
+            columns = {name: self._read(name, array) for name, array in zip(names, arrays, strict=True)}
+            rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))  # joined by the ids as read
             for one, names in added:
-                columns |= zip(names, one.values(rows, names), strict=True)
-            columns = {name: self._read(name, array) for name, array in columns.items()}
+                arrays = one.values(rows, names)
+                columns |= {name: self._read(name, array) for name, array in zip(names, arrays, strict=True)}
             rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
         for where in self.wheres:
             rows = where.apply(rows)
