@@ -332,6 +332,29 @@ def test_blanks_around_ids_of_csv_files_do_not_hide_their_rows(tmp_path: Path) -
     assert not done.notes
 
 
+def test_where_excludes_null_ids_of_joined_tables_too(tmp_path: Path) -> None:
+    _write(tmp_path, "train.txt", ["1"])
+    _write(tmp_path, "valid.txt", ["3"])
+    users = pa.table({"id": [1, None, 3], "y": ["a", "b", "a"]})
+    spec: dict[str, Any] = {
+        "splits": {"train": "train.txt", "val": "valid.txt"},
+        "nodes": {"u": {
+            "rows": users, "id": "id", "label": "y", "columns": {"age": "raw"}, "where": "id IS NOT NULL",
+            "also": {"rows": pa.table({"user": [3, None, 1], "age": [30, 20, 10]}), "id": "user",
+                     "where": "\"user\" IS NOT NULL"},
+        }},
+    }  # fmt: skip
+    import_tables(spec, tmp_path / "graph", folder=tmp_path)
+    graph = khop.open_graph(tmp_path / "graph")
+    assert graph.columns["u"]["age"].tolist() == [10, 30]
+    assert {name: graph.split(name)["u"].tolist() for name in graph.split_names} == {"train": [0], "val": [1]}
+    del spec["nodes"]["u"]["where"]
+    with pytest.raises(
+        ValueError, match=r"row 2: nodes\.u\.id is null; correct the row, or exclude it by where"
+    ):
+        import_tables(spec, tmp_path / "refused", folder=tmp_path)
+
+
 def test_lists_of_ids_split_nodes(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2, 3, 4], "y": ["a", "b", "a", "b"]}), tmp_path / "n.parquet")
     for name, ids in {"train": ["4", "1"], "valid": ["2"]}.items():

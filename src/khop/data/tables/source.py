@@ -321,11 +321,12 @@ class Joined:
         self._found = np.zeros(len(self._table), bool)
 
     def values(self, rows: TableRows, columns: Sequence[str]) -> list[Any]:
-        """Return the values of each row's id; null without one."""
+        """Return the values of each row's id; null for unknown and null ids, which `where` may exclude."""
         assert self._found is not None
-        at = self._ids.find(
-            keys_of(rows.column(self.on), "string", f"{self.source.key}: {self.on}", rows.row)
-        )
+        known = numpy_of(rows.column(self.on).is_valid())
+        named, at = rows.keep(known), np.full(len(rows), -1, np.int64)
+        keys = keys_of(named.column(self.on), "string", f"{self.source.key}: {self.on}", named.row)
+        at[known] = self._ids.find(keys)
         self._found[at[at >= 0]] = True
         taken = self._table.select(list(columns)).take(pa.array(at, mask=at < 0))
         return [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in taken.columns]
