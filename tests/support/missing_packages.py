@@ -53,12 +53,15 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """State which packages are missing, and how many tests or modules were skipped for them."""
+    """State which packages are missing, and how many tests or modules were skipped for them.
+
+    `needed` does not match the line: it is in the output of tests that run pytest, also if they fail.
+    """
     for name in missing_packages():
         reports = terminalreporter.stats.get("skipped", [])
         count = sum(f"pip install {name}" in str(report.longrepr) for report in reports)
         terminalreporter.write_line(
-            f"{name} is not installed: {count} tests and modules were skipped; pip install {name}",
+            f"{name} is not installed: {count} tests and modules were skipped",
             yellow=True,
         )
 
