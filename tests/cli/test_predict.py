@@ -90,7 +90,6 @@ def test_later_files_become_predictions_in_other_processes(trained: Path, khop_c
     assert set(rows["prediction"].to_pylist()) <= {"hat", "shoe"}
 
 
-@pytest.mark.long
 def test_the_first_rows_are_printed_without_a_file(trained: Path, khop_command: Command) -> None:
     import_tables(later_spec(later_tables()), "later", encoders=trained)
     ran = khop_command("predict", "run", "--graph", "later")

@@ -312,7 +312,6 @@ BAD_NODES = {
 }
 
 
-@pytest.mark.core(15)
 @pytest.mark.parametrize("case", BAD_NODES)
 def test_bad_nodes_are_refused_by_name_and_nothing_is_written(tmp_path: Path, case: str) -> None:
     table, sentence = BAD_NODES[case]

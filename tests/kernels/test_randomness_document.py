@@ -183,7 +183,6 @@ def test_whole_weights(vector: dict[str, Any]) -> None:
     assert weight_sums_reference(one_row(weights.numel()), weights)[0].tolist() == sums
 
 
-@pytest.mark.core(5)
 @pytest.mark.parametrize("level", LEVELS)
 @each("weighted_picks")
 def test_weighted_picks(vector: dict[str, Any], level: str) -> None:

@@ -95,7 +95,6 @@ def test_appended_nodes_get_the_row_unknown_or_a_new_one(
         assert rows.std() > 0.1
 
 
-@pytest.mark.long
 def test_nodes_are_found_by_their_own_ids_in_another_graph(yesterday: Path, khop_command: Command) -> None:
     """A graph of the same tables in another order, without some users and items."""
     tables = shop_tables()

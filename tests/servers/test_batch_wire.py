@@ -118,7 +118,6 @@ def weighted(drawn: Drawn, weights: torch.Tensor, type_: khop.Type = "item") -> 
     return with_sample(drawn, loss_weights=khop.LossWeights({type_: weights}, 1.0))
 
 
-@pytest.mark.core(9)
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

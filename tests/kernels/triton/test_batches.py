@@ -105,7 +105,7 @@ OF_DIVIDED = {
 }
 
 
-@pytest.mark.core(1)
+@pytest.mark.core(2)
 @pytest.mark.parametrize("rule", OF_DIVIDED)
 def test_a_batch_from_divided_edges_is_that_of_the_core(rule: str) -> None:
     drawn_by = OF_DIVIDED[rule]
