@@ -84,6 +84,16 @@ def test_several_classes_null_is_unknown_and_empty_is_none() -> None:
         reader(kind="multi", classes=("a",)).read(pa.array([["c"]]), where)
 
 
+@pytest.mark.parametrize("named", [None, ("a", "b")])
+def test_blanks_around_a_separator_are_not_part_of_a_class(named: tuple[str, ...] | None) -> None:
+    one = reader(kind="multi", separator="|", classes=named)
+    texts = pa.array(["a | b", "a|b", " b", "a ", "", " ", " |"])
+    one.add(texts, where)
+    assert one.classes == ("a", "b")
+    values = one.read(texts, where).values
+    assert values.tolist() == [[1, 1], [1, 1], [0, 1], [1, 0], [0, 0], [0, 0], [0, 0]]
+
+
 def test_numbers_are_kept_and_null_is_nan() -> None:
     labeled = reader(kind="number").read(pa.array([1.5, None]), where)
     assert labeled.values[0] == 1.5

@@ -213,7 +213,7 @@ def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
 
 
 def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
-    """Return a column of lists; text is split. An empty text, or only a separator, is an empty list."""
+    """Return a column of lists; text is split. Text of blanks, or only a separator, is an empty list."""
     if is_text(array.type):
         if separator is None:
             raise TableFault(
@@ -221,7 +221,8 @@ def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
                 "give a column of lists, as Parquet has",
                 'give the separator of its parts, as separator = "|"',
             )
-        empty = pc.or_(pc.equal(pc.utf8_length(array), 0), pc.equal(array, separator))
+        inner = without_blanks(array)
+        empty = pc.or_(pc.equal(pc.utf8_length(inner), 0), pc.equal(inner, separator.strip()))
         parts = pc.split_pattern(array, pattern=separator)
         return pc.if_else(empty, pa.scalar([], parts.type), parts) if pc.any(empty).as_py() else parts
     if pa.types.is_fixed_size_list(array.type):

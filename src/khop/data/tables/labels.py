@@ -121,7 +121,8 @@ class LabelReader:
         if self.spec.kind == "multi":
             lists = as_lists(array, self.spec.separator, self.key, where)
             rows = numpy_of(pc.list_parent_indices(lists))
-            return texts_of(pc.list_flatten(lists), self.key, lambda at: where(int(rows[at])))
+            texts = texts_of(pc.list_flatten(lists), self.key, lambda at: where(int(rows[at])))
+            return texts if self.spec.separator is None else pc.utf8_trim_whitespace(texts)
         return texts_of(array, self.key, where)
 
     def _outside(self, name: str | None) -> str:
