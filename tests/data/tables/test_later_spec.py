@@ -168,6 +168,19 @@ def test_raw_columns_and_times_keep_their_types(tmp_path: Path) -> None:
         import_tables(tmp_path / "new.toml", tmp_path / "other", encoders=tmp_path / "shop")
 
 
+def test_times_of_nodes_have_the_unit_that_the_graph_found(tmp_path: Path) -> None:
+    """The first rows of the graph show that the numbers are milliseconds; those of later rows do not."""
+    since = pa.array([round(at(day).timestamp() * 1000) for day in (1, 2, 3)])
+    timed = {"nodes.user.rows": users().append_column("since", since), "nodes.user.time": "since"}
+    with pytest.warns(UserWarning, match="nodes.user.time: whole numbers are taken as ms since 1970"):
+        import_tables(spec(**timed), tmp_path / "shop")
+    assert document(tmp_path / "shop")["nodes"]["user"]["time"]["unit"] == "ms"
+    rows = new_users().append_column("since", pa.array([5, 6]))
+    later = {"nodes": {"user": {"rows": rows, "id": "user_id"}}}
+    import_tables(later, tmp_path / "new", encoders=tmp_path / "shop")
+    assert open_graph(tmp_path / "new").columns["user"]["time"].tolist() == [5000, 6000]  # in us, as edges
+
+
 @pytest.mark.core(4)
 @pytest.mark.parametrize(
     ("changes", "message"),

@@ -339,7 +339,7 @@ def node_document(
     """Return encoders and classes of a type as JSON values, for later data."""
     spec = reader.spec
     document: dict[str, Any] = {"id": {"column": spec.id, "kind": reader.kind}}
-    document |= record_of(spec, spec.columns, encoders)
+    document |= record_of(reader.source.spec, spec.columns, encoders)  # with the unit that was found
     if label is not None:
         document[LABEL] = {
             "kind": label.spec.kind, "column": label.spec.column, "unit": label.spec.unit,
