@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,12 +20,15 @@ from khop.servers.errors import (
     GoingAway,
     InvalidRequest,
     MachineFailed,
+    NotAllowed,
     PartLost,
     ServerError,
     TimedOut,
+    TooLarge,
     Unauthenticated,
     Unavailable,
     WrongGraph,
+    WrongVersion,
 )
 
 A, B = Address("a", 1), Address("b", 1)
@@ -216,9 +220,7 @@ def test_work_of_a_server_that_dies_late_does_not_use_up_the_deadline(world: Wor
     assert [ask(pool), ask(pool)] == ["b:1", "b:1"]
 
 
-@pytest.mark.parametrize(
-    "error", [InvalidRequest("no column z"), Unauthenticated("wrong token"), WrongGraph("other")]
-)
+@pytest.mark.parametrize("error", [InvalidRequest("no column z"), TooLarge("2 GB")])
 def test_errors_that_every_server_would_repeat_are_not_retried(world: World, error: ServerError) -> None:
     pool = pool_of(world, A, B)
     ask(pool), ask(pool)
@@ -227,6 +229,49 @@ def test_errors_that_every_server_would_repeat_are_not_retried(world: World, err
     with pytest.raises(type(error), match=str(error)):
         ask(pool)
     assert len(world.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WrongGraph("other graph"),
+        WrongVersion("other khop"),
+        Unauthenticated("wrong token"),
+        NotAllowed("graph 'b'"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_a_server_restarted_as_another_is_left_out_until_none_is_left(
+    world: World, error: ServerError
+) -> None:
+    pool = pool_of(world, A, B)
+    ask(pool), ask(pool)
+    line = pool._connections.server_list.servers[0].connection
+    world.faults["a"] = raising(error)
+    world.asked.clear()
+    assert {ask(pool) for _ in range(6)} == {"b:1"}
+    assert Counter(world.asked) == {"a": 1, "b": 6}
+    assert line is not None
+    assert line.closed  # type: ignore[attr-defined]
+    world.faults["b"] = raising(error)
+    sentence = f"step 17: no server of this graph is left (a:1: {error}; b:1: {error})"
+    for _ in range(2):
+        with pytest.raises(type(error), match=re.escape(sentence)):
+            ask(pool)
+    assert Counter(world.asked) == {"a": 1, "b": 7}
+    assert (world.time, world.probes) == (0, [])
+
+
+def test_a_machine_that_a_name_gets_later_is_left_out_if_it_has_another_graph(world: World) -> None:
+    world.names["a"] = ["10.0.0.1"]
+    pool = pool_of(world, A)
+    ask(pool)
+    world.names["a"] = ["10.0.0.2", "10.0.0.3"]
+    world.faults["10.0.0.1"] = raising(Unavailable("reset"))
+    world.graphs["10.0.0.3"] = b"fraud"
+    assert {ask(pool) for _ in range(6)} == {"a:1 (10.0.0.2)"}
+    states = [server.state for server in pool._connections.server_list.servers]
+    assert states == [ServerState.READY, ServerState.REFUSED]
 
 
 def test_a_refusal_at_the_first_contact_is_raised_at_once(world: World) -> None:

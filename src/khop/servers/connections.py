@@ -48,6 +48,7 @@ LAST_PROBE_S = 0.5  # maximum interval between probes
 FAILED_S = 1.0  # pause after a failure of a server's machine
 FIRST_BUSY_S = 0.02
 LAST_BUSY_S = 0.5
+_REFUSED = (Retry.NEVER, Retry.OTHERS)  # errors of a connection after which it is not tried again
 
 
 class ServerState(StrEnum):
@@ -74,6 +75,7 @@ class Server:
     not_before: float = 0.0  # time of the next request or probe
     reason: str = ""  # of the last failure
     error: ServerError | None = None  # why it was refused
+    is_untried: bool = True  # at an address as given, and has neither answered nor been lost yet
 
     def __str__(self) -> str:
         """Return the address."""
@@ -88,6 +90,7 @@ class Server:
         """Stop using the server until a probe is answered."""
         self.state = ServerState.LOST
         self.connection = None
+        self.is_untried = False
         self.not_before = now + min(LAST_PROBE_S, _longer(FIRST_PROBE_S, self.failures))
         self.failures += 1
         self.reason = str(error)
@@ -149,13 +152,17 @@ class ServerList:
             server.not_before = now + FAILED_S
             server.reason = str(error)
         elif server.connection is connection:
-            server.lose(error, now)
+            if error.retry is Retry.OTHERS:
+                server.refuse(error)
+            else:
+                server.lose(error, now)
 
     def place(self, server: Server, endpoints: Sequence[Endpoint]) -> Endpoint | None:
         """Assign the server a machine that its name resolves to, and add servers for further ones.
 
         Returns None if each machine of the name already has a server; this one is then removed.
         """
+        is_first = server.endpoint is None
         others = {each.endpoint for each in self.servers if each is not server}
         free = [endpoint for endpoint in endpoints if endpoint not in others]
         if server.endpoint not in free:
@@ -164,7 +171,7 @@ class ServerList:
             self.servers = [each for each in self.servers if each is not server]
             return None
         rest = [endpoint for endpoint in free if endpoint != server.endpoint]
-        self.servers += [Server(server.address, endpoint) for endpoint in rest]
+        self.servers += [Server(server.address, endpoint, is_untried=is_first) for endpoint in rest]
         return server.endpoint
 
     def reasons(self) -> str:
@@ -199,7 +206,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Dial:
-    """Functions that reach servers. Errors are ServerErrors; Retry.NEVER ends the connecting request."""
+    """Functions that reach servers. All errors are ServerErrors."""
 
     connect: Callable[[Endpoint, float], Connection]  # connects to a machine, within some seconds
     resolve: Callable[[Address], Sequence[Endpoint]] = resolved  # the machines behind an address, now
@@ -242,7 +249,7 @@ class Connections:
         try:
             connection = self._opened(server, timeout_s)
         except ServerError as error:
-            if error.retry is Retry.NEVER:
+            if error.retry in _REFUSED:
                 with self.changed:
                     server.refuse(error)
             raise
@@ -288,12 +295,14 @@ class Connections:
         with self.changed:
             was = server.state
             self.server_list.failed(server, connection, error, self.clock.now())
-            lost = server.state is ServerState.LOST and was is not ServerState.LOST
+            state = server.state
             self.changed.notify_all()
-        if lost:
-            # A server that is shutting down still finishes its requests; other failures end all streams.
-            if connection is not None and not isinstance(error, GoingAway):
-                connection.close()
+        if state is was or state not in (ServerState.LOST, ServerState.REFUSED):
+            return
+        # A server that is shutting down still finishes its requests; other failures end all streams.
+        if connection is not None and not isinstance(error, GoingAway):
+            connection.close()
+        if state is ServerState.LOST:
             self._background(partial(_revive, ref(self), server))
 
     def probe_later(self, server: Server) -> bool:
@@ -315,7 +324,7 @@ class Connections:
             self._use(server, self._opened(server, PROBE_S))
         except ServerError as error:
             with self.changed:
-                if error.retry is Retry.NEVER:
+                if error.retry in _REFUSED:
                     server.refuse(error)
                 else:
                     server.lose(error, self.clock.now())
@@ -365,8 +374,9 @@ class Pool:
 
     A request goes to the server with the fewest requests in flight. If the error is retryable, the request is
     sent to another server. A server that was not reached, or was silent for `attempt_s`, gets no requests
-    until it has answered a probe, and its name is resolved again. PeerLost after `deadline_s` without a
-    heartbeat.
+    until it has answered a probe, and its name is resolved again. A server that has another graph or version
+    is not used again; this is an error at the first request to an address as given, or if no server is left.
+    PeerLost after `deadline_s` without a heartbeat.
     """
 
     def __init__(
@@ -434,7 +444,7 @@ class Pool:
                 value = call(connection, waiting)
             except ServerError as error:
                 self._connections.failed(server, connection, error)
-                if error.retry is Retry.NEVER:
+                if error.retry is Retry.NEVER or (error.retry is Retry.OTHERS and server.is_untried):
                     raise
                 waiting.failed(server, error, began, self._clock.now())
                 _check_machines(server, error, waiting, self._connections.server_list)
@@ -445,6 +455,7 @@ class Pool:
                     self._connections.changed.notify_all()
             with self._connections.changed:
                 server.answered()
+                server.is_untried = False
             first = self._clock.now() if waiting.first_piece is None else waiting.first_piece
             return Answer(
                 value,
@@ -466,7 +477,7 @@ class Pool:
                 if self._connections.closed:
                     raise Cancelled(f"{subject(waiting.context)}: the connection to the servers was closed")
                 now = self._clock.now()
-                _check_refused(self._connections.server_list)
+                _check_refused(waiting.context, self._connections.server_list)
                 if now >= waiting.alive + waiting.limits.deadline_s:
                     raise self._lost(waiting)
                 server = self._connections.server_list.choose(now, waiting.avoided)
@@ -506,13 +517,13 @@ def _counted(stream: Iterator[Buffer], waiting: _Waiting, clock: Clock) -> Itera
         yield piece
 
 
-def _check_refused(server_list: ServerList) -> None:
-    """Raise a server's error if all servers are refused."""
-    for server in server_list.servers:
-        if server.error is not None and all(
-            each.state is ServerState.REFUSED for each in server_list.servers
-        ):
-            raise server.error
+def _check_refused(context: CallContext, server_list: ServerList) -> None:
+    """Raise the first server's error, with the reasons of all, if all servers are refused."""
+    errors = [server.error for server in server_list.servers if server.state is ServerState.REFUSED]
+    if errors and len(errors) == len(server_list.servers):
+        assert errors[0] is not None
+        sentence = f"{subject(context)}: no server of this graph is left ({server_list.reasons()})"
+        raise type(errors[0])(sentence)
 
 
 def _check_machines(server: Server, error: ServerError, waiting: _Waiting, server_list: ServerList) -> None:

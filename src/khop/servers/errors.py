@@ -15,6 +15,7 @@ class Retry(StrEnum):
     NEVER = "never"  # every server would return the same error
     ELSEWHERE = "elsewhere"  # another server may answer; this one is skipped for a while
     LATER = "later"  # the server works, but is busy
+    OTHERS = "others"  # this server does not belong to the others, or refuses the client: not used again
 
 
 _CODES: dict[str, type[ServerError]] = {}
@@ -69,19 +70,19 @@ class TooLarge(ServerError, ValueError, code="too-large"):
     """The batch could be larger than the server allows."""
 
 
-class WrongVersion(ServerError, ValueError, code="wrong-version"):
+class WrongVersion(ServerError, ValueError, code="wrong-version", retry=Retry.OTHERS):
     """Client and server have different versions of the messages or of the draws."""
 
 
-class WrongGraph(ServerError, ValueError, code="wrong-graph"):
+class WrongGraph(ServerError, ValueError, code="wrong-graph", retry=Retry.OTHERS):
     """The server has a different graph from the one that the client connected to."""
 
 
-class Unauthenticated(ServerError, PermissionError, code="unauthenticated"):
+class Unauthenticated(ServerError, PermissionError, code="unauthenticated", retry=Retry.OTHERS):
     """The token or the certificate is missing or wrong."""
 
 
-class NotAllowed(ServerError, PermissionError, code="not-allowed"):
+class NotAllowed(ServerError, PermissionError, code="not-allowed", retry=Retry.OTHERS):
     """The token is known and does not allow this."""
 
 
