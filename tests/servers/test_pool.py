@@ -294,6 +294,33 @@ def test_a_busy_server_is_asked_again_soon_and_another_one_first(world: World) -
     assert not world.probes
 
 
+def test_busy_servers_are_alive_for_as_long_as_they_say_so(world: World) -> None:
+    pool = pool_of(world, A, B)
+    ask(pool), ask(pool)
+    busy = raising(Busy("queue is full"))
+    world.faults["a"] = lambda: busy() if world.time < 300 else None
+    world.faults["b"] = raising(Unavailable("refused"))
+    assert ask(pool) == "a:1"
+    assert 300 <= world.time <= 301
+    world.faults["a"] = lambda: busy() if world.time < 400 else raising(Unavailable("refused"))()
+    with pytest.raises(PeerLost, match="no server has answered for 60 s"):
+        ask(pool)
+    assert 400 + LIMITS.deadline_s - 1 <= world.time <= 400 + LIMITS.deadline_s + PROBE_S
+
+
+def test_busy_answers_do_not_keep_a_request_alive_whose_part_is_lost(world: World) -> None:
+    def waits() -> None:
+        world.time += LIMITS.attempt_s
+        raise PartLost("hop of part 1: no server has answered")
+
+    pool = pool_of(world, A, B)
+    ask(pool), ask(pool)
+    world.faults.update(a=raising(Busy("queue is full")), b=waits)
+    with pytest.raises(PeerLost, match="hop of part 1"):
+        ask(pool)
+    assert world.time <= LIMITS.deadline_s + LIMITS.attempt_s
+
+
 def test_a_part_without_owners_is_peer_lost_within_the_deadline(world: World) -> None:
     """A server waits for an owner for as long as an attempt lasts. Its heartbeats are then no progress."""
 

@@ -179,7 +179,7 @@ class Access:
 class Limits:
     """Time limits of a client."""
 
-    deadline_s: float = 60.0  # without a heartbeat from any server
+    deadline_s: float = 60.0  # without a heartbeat or a busy answer from any server
     attempt_s: float = 20.0  # without a heartbeat from one server
 
     def __post_init__(self) -> None:

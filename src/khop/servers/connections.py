@@ -32,9 +32,11 @@ from khop.servers.access import (
     resolved,
 )
 from khop.servers.errors import (
+    Busy,
     Cancelled,
     GoingAway,
     MachineFailed,
+    PartLost,
     Retry,
     ServerError,
     TimedOut,
@@ -349,11 +351,17 @@ class _Waiting:
     limits: Limits
     begun: float
     alive: float  # last time at which a server was known to work on it
+    busy: float = float("-inf")  # last busy answer since a part was lost
     retries: int = 0
     avoided: set[Server] = field(default_factory=set)  # failed in this round
     machines: dict[Server, MachineFailed] = field(default_factory=dict)
     first_piece: float | None = None
     wire_bytes: int = 0
+
+    @property
+    def end(self) -> float:
+        """The time at which the request fails unless a server answers."""
+        return max(self.alive, self.busy) + self.limits.deadline_s
 
     def check_stop(self) -> None:
         """Raise Cancelled if the request was cancelled."""
@@ -364,6 +372,10 @@ class _Waiting:
         """Count a failed attempt. One that lasted longer than the silence limit has had heartbeats."""
         self.retries += 1
         self.avoided.add(server)
+        if isinstance(error, Busy):
+            self.busy = now
+        elif isinstance(error, PartLost):
+            self.busy = float("-inf")
         # A server that waits for an owner of another part sends heartbeats, but does not make progress.
         if error.retry is not Retry.LATER and now - began > 1.5 * self.limits.attempt_s:
             self.alive = max(self.alive, now - self.limits.attempt_s)
@@ -376,7 +388,7 @@ class Pool:
     sent to another server. A server that was not reached, or was silent for `attempt_s`, gets no requests
     until it has answered a probe, and its name is resolved again. A server that has another graph or version
     is not used again; this is an error at the first request to an address as given, or if no server is left.
-    PeerLost after `deadline_s` without a heartbeat.
+    PeerLost after `deadline_s` without a heartbeat or a busy answer.
     """
 
     def __init__(
@@ -467,7 +479,7 @@ class Pool:
             )
 
     def _left(self, waiting: _Waiting) -> float:
-        return max(0.05, waiting.alive + waiting.limits.deadline_s - self._clock.now())
+        return max(0.05, waiting.end - self._clock.now())
 
     def _take(self, waiting: _Waiting) -> Server:
         """Wait for an available server, and count the request."""
@@ -478,7 +490,7 @@ class Pool:
                     raise Cancelled(f"{subject(waiting.context)}: the connection to the servers was closed")
                 now = self._clock.now()
                 _check_refused(waiting.context, self._connections.server_list)
-                if now >= waiting.alive + waiting.limits.deadline_s:
+                if now >= waiting.end:
                     raise self._lost(waiting)
                 server = self._connections.server_list.choose(now, waiting.avoided)
                 if server is not None:
@@ -486,9 +498,7 @@ class Pool:
                         waiting.avoided.clear()  # all servers have failed once: start another round
                     self._connections.server_list.take(server)
                     return server
-                until = min(
-                    waiting.alive + waiting.limits.deadline_s, self._connections.server_list.next_change()
-                )
+                until = min(waiting.end, self._connections.server_list.next_change())
                 pause = until - now if waiting.context.stop is None else min(_STOP_POLL_S, until - now)
                 self._clock.wait(self._connections.changed, pause)
 
