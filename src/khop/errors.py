@@ -24,6 +24,21 @@ def unread(error: Exception) -> str:
     return str(error) if type(error) is ValueError else "it is not JSON, or has invalid values"
 
 
+# In messages of torch's allocators, of the C++ library, and of the CUDA runtime.
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "out of memory",
+    "Storage size calculation overflowed",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if memory was exhausted. Torch raises RuntimeError then, not MemoryError."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
+
+
 _TOLD = "told"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from khop.servers.errors import (
     Busy,
@@ -50,12 +51,24 @@ def test_another_server_may_answer_where_the_fault_is_of_the_machine_or_the_way(
         (ValueError("seeds of 'user': not a node type"), InvalidRequest),
         (FileNotFoundError("x.npy"), MachineFailed),
         (MemoryError("no limits"), MachineFailed),
+        (RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes"), MachineFailed),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9"), MachineFailed),
+        (RuntimeError("std::bad_alloc"), MachineFailed),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), MachineFailed),
+        (RuntimeError("can't start new thread"), MachineFailed),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), InvalidRequest),
         (KeyError("x"), InvalidRequest),
         (TooLarge("2 GB"), TooLarge),
     ],
 )
 def test_exceptions_of_a_server_are_sent_by_their_kind(raised: Exception, kind: type[ServerError]) -> None:
     assert type(as_server_error(raised)) is kind
+
+
+def test_memory_that_torch_cannot_allocate_is_about_the_machine() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert isinstance(as_server_error(refused.value), MachineFailed)
 
 
 def test_the_kinds_that_scripts_catch_stay() -> None:

@@ -16,14 +16,13 @@ from typing import TextIO
 import khop
 from khop.cli.interrupts import INTERRUPTED, end_at_once, ignore, raise_again
 from khop.components import is_of_component
-from khop.errors import PeerLost
+from khop.errors import PeerLost, is_out_of_memory
 from khop.process_tuning import tune_before_torch
 
 FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
 BAD_INPUT = 2  # invalid input
 TERMINATED = 143  # exit code of SIGTERM in shells
 
-_NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
 _OF_RUNS = "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or "
 _OF_TABLES = "lower --memory or --threads, or "
 _SMALLER = {  # other commands have no option that lowers their memory
@@ -65,7 +64,7 @@ def sentence(error: Exception, again: str, command: str = "train") -> str:
     reason = str(error).strip().partition("\n")[0]
     if _NO_GPU_MEMORY.search(str(error)):
         return f"not enough memory on the GPU ({reason}): {_LESS_ON_GPU}"
-    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+    if is_out_of_memory(error):
         smaller = f"{_SMALLER.get(command, '')}use a machine with more memory"
         return f"not enough memory{f' ({reason})' if reason else ''}: {smaller}"
     named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__

@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
+from khop.errors import is_out_of_memory
+
 
 class Retry(StrEnum):
     """Servers that may be retried after an error."""
@@ -18,6 +20,7 @@ class Retry(StrEnum):
     OTHERS = "others"  # this server does not belong to the others, or refuses the client: not used again
 
 
+_NO_THREAD = "can't start new thread"  # a RuntimeError of Python
 _CODES: dict[str, type[ServerError]] = {}
 
 
@@ -102,14 +105,14 @@ def of_code(code: str, text: str) -> ServerError:
 def as_server_error(error: Exception) -> ServerError:
     """Return the error to send for an exception raised while a batch was made.
 
-    ValueError is about the request, OSError and MemoryError about the machine. Any other exception is a bug,
-    which every server would repeat.
+    ValueError is about the request; OSError, and too little memory or too few threads, about the machine. Any
+    other exception is a bug, which every server would repeat.
     """
     if isinstance(error, ServerError):
         return error
     if isinstance(error, ValueError):
         return InvalidRequest(str(error))
-    if isinstance(error, OSError | MemoryError):
+    if isinstance(error, OSError) or is_out_of_memory(error) or str(error) == _NO_THREAD:
         return MachineFailed(f"{type(error).__name__}: {error}")
     return InvalidRequest(
         f"{type(error).__name__} on the server: {error}; its log has the traceback, check custom samplers "

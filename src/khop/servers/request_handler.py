@@ -371,7 +371,9 @@ class RequestHandler:
 def _log_mistake(error: Exception) -> None:
     """Print the traceback of a bug in khop or in a custom sampler or rule."""
     cause = error.__cause__ if isinstance(error, ServerError) else error
-    if cause is not None and not isinstance(cause, ServerError | ValueError | OSError | MemoryError):
+    if not isinstance(cause, Exception) or isinstance(cause, ServerError | ValueError):
+        return
+    if isinstance(as_server_error(cause), InvalidRequest):
         traceback.print_exception(cause)
 
 
