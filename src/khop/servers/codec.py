@@ -428,6 +428,19 @@ def parsed_json(text: bytes, where: str) -> Plain:
         raise ValueError(f"{where}: is not JSON of khop ({error})") from None
 
 
+def parsed_description(text: bytes) -> Mapping[str, Plain]:
+    """Read the description of a server; WrongVersion if it is not one of khop."""
+    try:
+        given = parsed_json(text, "server")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise WrongVersion(
+            "the server does not describe a graph; check that it is `khop serve` of the same version"
+        )
+    return given
+
+
 def _refuse_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a finite number")
 

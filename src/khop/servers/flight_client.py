@@ -28,6 +28,7 @@ from khop.servers.access import (
     secret_of,
 )
 from khop.servers.call_timeouts import Call, CallTimeouts, End, shut_down
+from khop.servers.codec import parsed_description
 from khop.servers.connections import Dial, Pool, check_server, speaks_tls
 from khop.servers.errors import (
     Cancelled,
@@ -60,13 +61,7 @@ _OPTIONS = (
 
 def fingerprint_of(description: bytes) -> str:
     """Return the fingerprint in a description."""
-    try:
-        return str(json.loads(description).get("fingerprint", ""))
-    except (ValueError, AttributeError):
-        raise WrongVersion(
-            "the server does not describe a graph; check that it is `khop serve` of the same version as "
-            "this client"
-        ) from None
+    return str(parsed_description(description).get("fingerprint", ""))
 
 
 def connected(

@@ -17,10 +17,20 @@ import pytest
 import torch
 
 from khop.errors import PeerLost
-from khop.servers.access import Answer, Buffer, CallContext, Limits
+from khop.servers.access import Address, Answer, Buffer, CallContext, Limits
 from khop.servers.call_timeouts import Caller, working_for
 from khop.servers.codec import VERSION, Outgoing, parsed
-from khop.servers.errors import InvalidAnswer, InvalidRequest, NotAllowed, PartLost, WrongGraph, WrongVersion
+from khop.servers.connections import Pool, ServerState
+from khop.servers.errors import (
+    InvalidAnswer,
+    InvalidRequest,
+    NotAllowed,
+    PartLost,
+    Unavailable,
+    WrongGraph,
+    WrongVersion,
+)
+from khop.servers.flight_client import fingerprint_of
 from khop.servers.messages import CODEC, OctetsAnswer, PartRowsOf
 from khop.servers.parts.exchange import (
     OwnerAddresses,
@@ -29,6 +39,7 @@ from khop.servers.parts.exchange import (
     read_owners,
     within,
 )
+from servers.test_pool import World, ask
 
 Received = TypeVar("Received")
 
@@ -150,6 +161,23 @@ def test_a_server_with_another_part_is_refused(
     assert identity(json.dumps(GOOD).encode()) == f"{'f' * 64}, part 2"
     with pytest.raises(raised, match=words):
         identity(json.dumps({**GOOD, **change}).encode())
+
+
+@pytest.mark.parametrize("text", [b"", b"SSH-2.0", b"\xff", b"[]", b"7", b"null", b"[" * 100_000])
+@pytest.mark.parametrize("identity", [fingerprint_of, identity_of_owner("f" * 64, 2)])
+def test_a_server_of_something_else_is_refused_by_probes_too(
+    identity: Callable[[bytes], str], text: bytes
+) -> None:
+    """A probe runs in a thread of its own, which an error other than a ServerError would end."""
+    world = World()
+    pool = world.pool = Pool([Address("a", 1)], world, Limits(), identity, world, lambda work: None)
+    (server,) = pool._connections.server_list.servers
+    server.lose(Unavailable("reset"), 0.0)
+    world.graphs["a"] = text
+    pool._connections.probe(server)
+    assert server.state is ServerState.REFUSED
+    with pytest.raises(WrongVersion, match="the server does not describe a graph"):
+        ask(pool)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "servers-parts.md"

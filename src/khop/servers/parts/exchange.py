@@ -25,7 +25,7 @@ from khop.errors import PeerLost
 from khop.servers import messages
 from khop.servers.access import Access, Address, Buffer, CallContext, Limits, parsed_addresses
 from khop.servers.call_timeouts import Caller, present_caller
-from khop.servers.codec import VERSION, Frame, parsed_json, received
+from khop.servers.codec import VERSION, Frame, parsed_description, received
 from khop.servers.connections import Pool
 from khop.servers.errors import InvalidAnswer, InvalidRequest, PartLost, ServerError, WrongGraph, WrongVersion
 from khop.servers.registry import described
@@ -122,9 +122,7 @@ def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
     """Return a function that checks that a server's description is of this part of this graph."""
 
     def identity(description: bytes) -> str:
-        given = parsed_json(description, "server")
-        if not isinstance(given, dict):
-            raise ValueError("server: does not describe a graph")
+        given = parsed_description(description)
         for name, here in (("wire", VERSION), ("randomness", RANDOMNESS)):
             if given.get(name) != here:
                 raise WrongVersion(
