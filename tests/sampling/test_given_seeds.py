@@ -139,7 +139,7 @@ def listed(split: str, node_type: str, count: int) -> ListedNodes:
     def digested(reference: Reference) -> str:
         return f"digest of {reference}"
 
-    return ListedNodes(split, {node_type: count}, lambda _: torch.arange(count) * 2, digested)
+    return ListedNodes(split, {node_type: count}, lambda _: torch.arange(count) * 2, digested, SHOP.__eq__)
 
 
 def test_types_of_one_split_are_one_list_in_the_order_of_the_schema() -> None:

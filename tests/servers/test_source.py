@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,7 +39,8 @@ from support.dated_shop import CUT_OFFS, DATED, Loaders
 from support.delaying_streams import DelayingStreams
 from support.in_process import InProcess, connected, exchange_with
 from support.same_samples import assert_same, assert_same_batches
-from support.small_typed_folders import BUYS
+from support.small_folders import write_learnable_graph
+from support.small_typed_folders import BUYS, write_typed_graph
 from support.typed_shop import tensors
 
 Kind = Callable[[khop.Graph], khop.Loader]
@@ -131,6 +133,36 @@ def test_labels_and_relations_of_split_links_are_those_of_local_ones(
             assert found.links[DATED_BUYS].relations is not None
             assert found.links[DATED_BUYS].labels is not None
             assert_same_batches(found, expected)
+
+
+@pytest.mark.parametrize("served", [connected, khop.Graph.of], ids=["on servers", "local"])
+def test_a_split_on_servers_of_another_graph_is_its_ids(
+    plain_graph: khop.Graph, tmp_path: Path, served: Callable[[khop.Graph], khop.Graph]
+) -> None:
+    """The nodes are those of the split, as for local graphs, and not those of an equal name."""
+    other = khop.open_graph(write_learnable_graph(tmp_path / "other", nodes=500))
+
+    def loader(graph: khop.Graph, seeds: khop.Graph) -> khop.Loader:
+        return khop.Loader(khop.NeighborSampler(graph, [3]), seeds.split("train"), 64, columns=["x"])
+
+    found, expected = loader(served(plain_graph), connected(other)), loader(plain_graph, other)
+    for one, of_ids in zip(found.epoch(0), expected.epoch(0), strict=True):
+        assert_same_batches(one, of_ids)
+    assert_same_batches(found(connected(other).split("val")), expected(other.split("val")))
+    assert found.state_dict() == expected.state_dict()
+    same = loader(connected(plain_graph), connected(plain_graph))  # by two connections
+    assert isinstance(same._order.seeds, ListedNodes)
+
+
+@pytest.mark.parametrize("served", [connected, khop.Graph.of], ids=["on servers", "local"])
+def test_links_on_servers_of_another_graph_are_refused(
+    typed_graph: khop.Graph, tmp_path: Path, served: Callable[[khop.Graph], khop.Graph]
+) -> None:
+    other = khop.open_graph(write_typed_graph(tmp_path / "other", renumbered=True))
+    links = khop.split_links(connected(other), BUYS, 0.2, 0.1).train_links
+    sampler = khop.LinkSampler(served(typed_graph), [3], negatives=khop.UniformNegatives())
+    with pytest.raises(ValueError, match=r"are on servers of another graph; give links that khop\.split"):
+        khop.Loader(sampler, links, 64)
 
 
 def test_links_of_a_list_come_by_number(typed_graph: khop.Graph) -> None:

@@ -211,7 +211,7 @@ class SeedList:
             if node_type not in types:
                 raise ValueError(f"seeds of {node_type!r}: not a node type; there are {types}")
         given = {t: by_type[t] for t in types if t in by_type}
-        listed = ListedNodes.joined(given, times)
+        listed = ListedNodes.joined(graph, given, times)
         if listed is not None:
             return listed
         here = {t: ids_here(ids) for t, ids in given.items()}
@@ -474,6 +474,7 @@ class ListedSeeds(SeedList):
     """Base of lists of seeds on servers: a client has their sizes, and names seeds by their numbers."""
 
     digested: Callable[[Reference], str]  # asks a server
+    serves: Callable[[GraphStore], bool]  # True if servers with this list make the batches of a graph
 
     def taken(self, share: StepShare) -> Seeds:
         """Return the numbers of a rank's share."""
@@ -493,14 +494,17 @@ class ListedNodes(ListedSeeds):
     num_nodes: Mapping[NodeType, int]
     fetched: Callable[[NodeType], Tensor]  # int64 (nodes of the type); asks a server
     digested: Callable[[Reference], str]
+    serves: Callable[[GraphStore], bool]
     times: str | None = None  # the column with a time limit per node
 
     @classmethod
-    def joined(cls, given: Mapping[NodeType, object], times: object) -> ListedNodes | None:
-        """Return nodes of types of one split on servers as one list; None for other nodes and times."""
+    def joined(cls, graph: GraphStore, given: Mapping[NodeType, object], times: object) -> ListedNodes | None:
+        """Return nodes of types of one split on the graph's servers as one list; else None."""
         parts = [of for t, of in given.items() if isinstance(of, ListedNodes) and t in of.num_nodes]
         one_split = len({part.split for part in parts}) == 1 and len(parts) == len(given)
         if not one_split or not (times is None or isinstance(times, str)):
+            return None
+        if not all(part.serves(graph) for part in parts):
             return None
         return replace(
             parts[0], num_nodes={t: of.counts[t] for t, of in zip(given, parts, strict=True)}, times=times
@@ -509,7 +513,10 @@ class ListedNodes(ListedSeeds):
     def of_graph(
         self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
     ) -> SeedList:
-        """Return the list with times by the name of a column, or the fetched ids with given times."""
+        """Return the list with times by the name of a column, or the fetched ids with given times.
+
+        The ids are also fetched for a graph that is not on servers of this list.
+        """
         return SeedList.of(graph, dict.fromkeys(self.num_nodes, self), times, features)
 
     @property

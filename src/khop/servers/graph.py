@@ -26,7 +26,7 @@ from khop.graph.needs import Need
 from khop.graph.node_ids import Names
 from khop.graph.rule import Hop
 from khop.graph.rule_arrays import check_edge_type
-from khop.graph.store import NumberedGraph, NumberedNodes
+from khop.graph.store import GraphStore, NumberedGraph, NumberedNodes
 from khop.kernels.id_table import Keys, Kind, StringKeys, joined_keys
 from khop.kernels.memory import pinned_results
 from khop.loading.columns import ColumnChoice
@@ -116,6 +116,11 @@ class RemoteView:
             raise
         except ValueError as error:
             raise InvalidAnswer(f"a server of {', '.join(self.addresses)}: {error}") from error
+
+    def serves(self, graph: GraphStore) -> bool:
+        """Return True if servers of the same graph make the batches of a graph."""
+        servers = graph.servers
+        return isinstance(servers, RemoteView) and servers.fingerprint == self.fingerprint
 
     def digest(self, reference: Reference) -> str:
         """Return the digest of a list of seeds."""
@@ -274,7 +279,7 @@ def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedN
         def fetched(wanted: NodeType) -> Tensor:
             return view.ids(messages.NodesOfSplit(name, (wanted,)), of_types[wanted])
 
-        return ListedNodes(name, {node_type: of_types[node_type]}, fetched, view.digest)
+        return ListedNodes(name, {node_type: of_types[node_type]}, fetched, view.digest, view.serves)
 
     return {
         name: {t: listed(name, of_types, t) for t in of_types}
@@ -306,7 +311,8 @@ def _links(view: RemoteView, part: str) -> ListedLinks:
     given = view.ask("list", messages.ListOf(messages.LinksOfPart(view.view, part)), messages.ListAnswer)
     counts = {t: count for t, count in given.counts.items() if isinstance(t, tuple)}
     reference = {"view": view.view, "part": part}
-    return ListedLinks(counts, reference, view.digest, given.facts, partial(_link_rows, view))
+    fetched = partial(_link_rows, view)
+    return ListedLinks(counts, reference, view.digest, given.facts, fetched, view.serves)
 
 
 def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:

@@ -131,6 +131,18 @@ class ListedLinks(ListedSeeds, LinkList):
     digested: Callable[[Reference], str]
     given: tuple[str, ...]
     fetched: Callable[[Reference, EdgeType, Tensor], SeedLinks]  # asks a server
+    serves: Callable[[GraphStore], bool]
+
+    def of_graph(
+        self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
+    ) -> LinkList:
+        """Return the list; ValueError for a graph that is not on servers of this list."""
+        if not self.serves(graph):
+            raise ValueError(
+                f"links of {list(self.num_links)}: are on servers of another graph; give links that "
+                "khop.split_links returns for the graph of the sampler, or a khop.Links"
+            )
+        return super().of_graph(graph, times, features)
 
     @property
     def counts(self) -> Mapping[EdgeType, int]:
