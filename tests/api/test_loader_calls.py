@@ -262,8 +262,8 @@ def test_samplers_that_choose_the_nodes_of_a_batch_refuse_given_seeds(tmp_path: 
     graph = khop.open_graph(write_learnable_graph(tmp_path / "graph"))
     clusters = torch.arange(graph.num_nodes(ITEM)) // 10
     samplers = {
-        "ClusterSampler .* by its clusters": khop.ClusterSampler(graph, clusters, layers=1),
-        "SaintSampler .* by its subgraphs": khop.SaintSampler(graph, khop.SaintNodes(20), layers=1),
+        "makes batches of its clusters": khop.ClusterSampler(graph, clusters, layers=1),
+        "makes batches of its subgraphs": khop.SaintSampler(graph, khop.SaintNodes(20), layers=1),
     }
     for message, sampler in samplers.items():
         with pytest.raises(ValueError, match=message):

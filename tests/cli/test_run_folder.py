@@ -10,7 +10,7 @@ import pytest
 
 import khop
 from khop.cli.arguments import recorded_run
-from khop.cli.run_folder import new_run_folder, write_config, write_whole
+from khop.cli.run_folder import LAUNCH, new_run_folder, restarted_folder, write_config, write_whole
 from khop.run.check import checked
 from khop.run.read import RawRun
 from khop.run.values import RunConfig
@@ -41,6 +41,18 @@ def test_a_folder_that_is_asked_for_is_made_or_taken_if_empty() -> None:
     assert new_run_folder(run_of(out="empty")) == Path("empty")
     assert new_run_folder(run_of(out="a/b")) == Path("a/b")
     assert Path("a/b").is_dir()
+
+
+def test_a_restarted_attempt_takes_the_folder_of_its_launch_alone() -> None:
+    for name, launch in (("ours", "job-7"), ("theirs", "job-6"), ("full", None), ("empty", None)):
+        Path(name).mkdir()
+        if launch is not None:
+            Path(name, LAUNCH).write_text(launch)
+    Path("full/metrics.jsonl").write_text("keep")
+    found = {
+        name: restarted_folder(run_of(out=name), "job-7") for name in ("ours", "theirs", "full", "empty")
+    }
+    assert found == {"ours": Path("ours"), "theirs": None, "full": None, "empty": None}
 
 
 def test_an_existing_file_is_never_overwritten() -> None:

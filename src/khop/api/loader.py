@@ -492,8 +492,8 @@ class Loader:
         groups = grouped(self.graph_sampler, given)
         if groups is not None and groups.kind != "nodes":
             raise ValueError(
-                f"a batch of given seeds: {type(self.graph_sampler).__name__} chooses the nodes of a batch "
-                f"by its {groups.kind}; use a loader with a khop.NeighborSampler"
+                f"a batch of given seeds: the sampler makes batches of its {groups.kind}, and chooses their "
+                "nodes itself; use a loader with a khop.NeighborSampler"
             )
         alone = _Division(0, 1, None, is_shared=False)
         order = alone.order(self.graph_sampler, given, max(1, count), False, self._order.run_seed, False, 1)

@@ -45,7 +45,8 @@ def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
 def restarted_folder(config: RunConfig, run_id: str) -> Path | None:
     """Return the folder created by an earlier attempt of a launcher's run, or None."""
     if config.out is not None:
-        return Path(config.out) if Path(config.out).is_dir() else None
+        mark = Path(config.out) / LAUNCH
+        return mark.parent if mark.is_file() and mark.read_text() == run_id else None
     stem = RUNS / graph_name(config)
     ours = [mark.parent for mark in stem.parent.glob(f"{stem.name}-*/{LAUNCH}") if mark.read_text() == run_id]
     return max(ours, key=lambda folder: folder.stat().st_ctime, default=None)

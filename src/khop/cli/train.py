@@ -305,7 +305,7 @@ def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
                 (folder / METRICS).unlink(missing_ok=True)
             return folder, has_checkpoint
     folder = new_run_folder(run.config)
-    if placement is not None and placement.run_id:
+    if placement is not None and (placement.run_id or run.config.out is not None):
         write_whole(folder / LAUNCH, placement.run_id.encode())
     return folder, False
 

@@ -209,6 +209,16 @@ def folder_with(graph: Path, fingerprint: str) -> Path:
     return snapshot_folder(graph, found[0]) if found else graph
 
 
+def has_only_grown(folder: Path, fingerprint: str) -> bool:
+    """Return True if no nodes were deleted between a snapshot with this fingerprint and that of a folder."""
+    found = snapshots_of(layout.owner_of(folder) or folder)
+    places = {one.fingerprint: place for place, one in enumerate(found)}
+    before, now = places.get(fingerprint), places.get(read_manifest(folder)[1])
+    if before is None or now is None:
+        return False
+    return all(count >= 0 for one in found[before + 1 : now + 1] for count in one.nodes.values())
+
+
 @contextmanager
 def only_writer(graph: Path) -> Iterator[None]:
     """Run the block as the only process that appends to a graph or compacts it; ValueError for another."""

@@ -7,6 +7,7 @@ raise an error. Only this module imports every part of khop.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,11 @@ from khop.components import TASKS
 from khop.data.builtin import builtin_folder, builtin_names
 from khop.distributed.processes.group import this_group
 from khop.graph.atomic import ProgressCallback
-from khop.graph.folder import Folder, GraphFolder
+from khop.graph.folder import Folder, GraphFolder, import_record
 from khop.graph.layout import owner_of
 from khop.graph.node_ids import label_records
 from khop.graph.partitions.parts_folder import known_folder
-from khop.graph.snapshots import current_folder, folder_with
+from khop.graph.snapshots import current_folder, folder_with, has_only_grown
 from khop.inference.chunks import Progress
 from khop.inference.stages import ChunkLimits
 from khop.kernels.memory import own_memory_bytes
@@ -63,6 +64,7 @@ from khop.run.run_type import built, component_of, options_of, value_at, with_va
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
     LABEL,
+    LINKS_SPLIT,
     SPLIT_FIELDS,
     ResolveContext,
     resolved_seeds,
@@ -123,7 +125,25 @@ def newer_snapshot(graph: Graph) -> Path | None:
     return newest if graph.folder is not None and newest != graph.folder.path else None
 
 
-CLASSES = "classes"  # name of the fact with the classes of the label
+CLASSES, CATEGORIES = "classes", "categories of columns"  # names of facts on the label and the inputs
+
+
+def _categories(folder: Folder | None) -> dict[str, str]:
+    """Return the fact with the digest of all names in the record of an import; {} without a record."""
+    record = {} if folder is None else import_record(folder)
+    types = [of for kind in ("nodes", "edges") for of in record.get(kind, {}).items()]
+    columns = {name: _without_numbers(of.get("columns", [])) for name, of in types}
+    if not any(columns.values()):
+        return {}
+    return {CATEGORIES: hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:16]}
+
+
+def _without_numbers(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _without_numbers(of) for name, of in value.items()}
+    if isinstance(value, list):
+        return [_without_numbers(one) for one in value]
+    return value if isinstance(value, str) else None
 
 
 def recorded_facts(checkpoint: Path) -> Mapping[str, str]:
@@ -161,9 +181,10 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
 
     The result has the absolute path of the graph, so that the run can be repeated from any folder.
     """
-    config = _with_inputs(_without_edges(config, raw), graph.schema, raw)
+    config = _without_edges(config, raw)
     task = _resolved_task(config, graph, raw)
-    _check_column(config, graph.schema, raw)
+    config = _with_inputs(config, task.label, graph.schema, raw)
+    _check_column(config, task, graph.schema, raw)
     _check_times(config, graph.schema, raw)
     for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
         _check_fanouts(f"{section}.fanouts", fanouts, graph.schema, raw)
@@ -223,7 +244,7 @@ def _without_edges(config: RunConfig, raw: RawRun) -> RunConfig:
     return config.model_copy(update={"sampler": config.sampler.model_copy(update={"fanouts": fanouts})})
 
 
-def _with_inputs(config: RunConfig, schema: Schema, raw: RawRun) -> RunConfig:
+def _with_inputs(config: RunConfig, label: str | None, schema: Schema, raw: RawRun) -> RunConfig:
     """Fill in the input of the model if a graph without the default column leaves one choice."""
     written = raw.values.get("model", {})
     columns = [of for node_type in schema.node_types for of in schema.columns.get(node_type, {}).items()]
@@ -231,7 +252,7 @@ def _with_inputs(config: RunConfig, schema: Schema, raw: RawRun) -> RunConfig:
     if not is_open or any(name == config.model.column for name, _ in columns):
         return config
     fit = {name for name, spec in columns if "float" in spec.dtype or spec.sparse_width is not None}
-    labels = {LABEL, config.task.label}
+    labels = {LABEL, label}
     if len(fit - labels) == 1:
         chosen: dict[str, object] = {"column": (fit - labels).pop()}
     elif not fit - labels:
@@ -259,8 +280,13 @@ def _check_fanouts(path: str, fanouts: tuple[Fanout, ...], schema: Schema, raw: 
             raise ValueError(f"{path}, hop {hop}: {error} ({raw.where(path)})") from None
 
 
-def _check_column(config: RunConfig, schema: Schema, raw: RawRun) -> None:
+def _check_column(config: RunConfig, task: TaskTable, schema: Schema, raw: RawRun) -> None:
     column = config.model.column
+    if column == task.label and column in schema.columns.get(task.target or "", {}):
+        raise ValueError(
+            f"model.column is {column!r}: it is the label of {task.target}, so the model would be given what "
+            f"it predicts; name another column, or give --embedding ({raw.where('model.column')})"
+        )
     names = {name for node_type in schema.node_types for name in schema.columns.get(node_type, {})}
     if column not in names and not config.model.embedding:
         there, where = ", ".join(sorted(names)) or "none", raw.where("model.column")
@@ -351,7 +377,8 @@ class Run:
     def _facts(self) -> dict[str, str]:
         """Texts by name that a resumed run compares in addition to its settings and its graph."""
         of_task: Mapping[str, str] = getattr(self.run_task, "facts", {})
-        return {**of_task, **({CLASSES: json.dumps([*self.classes])} if self.classes else {})}
+        classes = {CLASSES: json.dumps([*self.classes])} if self.classes else {}
+        return {**of_task, **classes, **_categories(self.graph.folder)}
 
     def loader(self) -> Loader:
         """Make the loader of training batches."""
@@ -405,20 +432,49 @@ class Run:
         """Load the weights of a checkpoint folder, which rank 0 reads. Collective.
 
         Raises ValueError if the settings of the run, apart from the fields in `given`, differ from the
-        checkpoint. Then config.toml was changed or damaged. The graph may differ, but not for a model with
-        embeddings by node.
+        checkpoint. Then config.toml was changed or damaged. The graph may differ, but not in the classes of
+        the label and the categories of columns, and not for a model with embeddings by node.
         """
         group = this_group()
         with group.exchanging("reading the checkpoint"):
             checkpoint = shared_checkpoint(folder, group, notice)
         facts = facts_of(self.config, self.fingerprint)
-        free = {"graph", "khop", CLASSES, *map(content_of, SCORED_FILES), *given}
+        own = {CLASSES, CATEGORIES, LINKS_SPLIT}
+        free = {"graph", "khop", *own, *map(content_of, SCORED_FILES), *given}
         match checkpoint.training:
             case {"facts": Mapping() as saved}:
                 before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
                 check_facts(before, now, folder)
+                self._check_meaning(saved, folder)
+                note = self.note_on_links(saved.get("graph"))
+                if note is not None and group.rank == 0:
+                    notice(f"{folder}: {note}")
                 self._check_nodes(saved.get("graph"), folder, notice)
         restore_model(self.model, checkpoint)
+
+    def _check_meaning(self, saved: Mapping[str, str], folder: Path) -> None:
+        """Raise ValueError if classes or categories of columns are not those of training."""
+        for name in (CLASSES, CATEGORIES):
+            before, now = saved.get(name), self._facts.get(name)
+            if None not in (before, now) and before != now:
+                raise ValueError(
+                    f"{folder}: {self.config.graph} was imported again since training, and the {name} are "
+                    "others, or in another order, so outputs or inputs would stand for something else; "
+                    "restore the graph of training, train again, or add new rows by khop append"
+                )
+
+    def note_on_links(self, trained_on: str | None) -> str | None:
+        """Return a warning if nodes were renumbered since training, which splits links at random anew."""
+        source = self.graph.folder
+        if trained_on in (None, self.fingerprint) or self._facts.get(LINKS_SPLIT) != "random":
+            return None
+        if isinstance(source, GraphFolder) and has_only_grown(source.path, trained_on):
+            return None
+        return (
+            f"nodes of {self.config.graph} may have other numbers than in training, so the random split of "
+            "links is another one: scores may be of links that the model was trained on, and too high; use "
+            "the graph of training, or split links by time or by a column"
+        )
 
     def _check_nodes(self, trained_on: str | None, folder: Path, notice: Callable[[str], None]) -> None:
         """Raise ValueError if the model has node embeddings that were trained on another graph."""

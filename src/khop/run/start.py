@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,8 @@ def start_from(run: Run, trainer: Trainer) -> list[str]:
     if config.start_from is None:
         return []
     checkpoint = checkpoint_of(Path(config.start_from))
-    _refuse_other_classes(run, checkpoint)
+    before = _facts_before(checkpoint)
+    _refuse_other_classes(run, before)
     nodes = _nodes(run, checkpoint) if has_node_tables(run.model, run.run_task.whole) else {}
     trainer.start_from(checkpoint, nodes, optimizer=config.start_optimizer)
     counts = {t: int((of_type < 0).sum()) for t, of_type in nodes.items()}
@@ -44,7 +46,8 @@ def start_from(run: Run, trainer: Trainer) -> list[str]:
     of_new = f"; new nodes: {', '.join(new)}" if new else ""
     here = Path.cwd()
     shown = checkpoint.relative_to(here) if checkpoint.is_relative_to(here) else checkpoint
-    return [f"weights of {shown}{of_new}"]
+    note = run.note_on_links(before.get("graph"))
+    return [f"weights of {shown}{of_new}", *([] if note is None else [note])]
 
 
 def checkpoint_of(path: Path) -> Path:
@@ -52,12 +55,18 @@ def checkpoint_of(path: Path) -> Path:
     return path / CHECKPOINTS / BEST if is_run_folder(path) else path
 
 
-def _refuse_other_classes(run: Run, checkpoint: Path) -> None:
-    """Raise ValueError if the label of both runs has other classes, or in another order. Collective."""
-    group, config = this_group(), run.config
+def _facts_before(checkpoint: Path) -> Mapping[str, str]:
+    """Return the facts of the run of a checkpoint, which rank 0 reads. Collective."""
+    group = this_group()
     with group.exchanging("reading the classes of the checkpoint"):
         own = json.dumps(dict(recorded_facts(checkpoint)) if group.rank == 0 else None)
-        before = json.loads(group.share_bytes(own.encode()))
+        found: Mapping[str, str] = json.loads(group.share_bytes(own.encode()))
+    return found
+
+
+def _refuse_other_classes(run: Run, before: Mapping[str, str]) -> None:
+    """Raise ValueError if the label of both runs has other classes, or in another order."""
+    config = run.config
     is_same_label = all(
         before.get(path) == str(value_at(config, path)) for path in ("task.target", "task.label")
     )

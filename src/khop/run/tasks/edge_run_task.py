@@ -39,6 +39,7 @@ from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws
 from khop.run.parts import exclusion_of, in_flight_of, words_of
 from khop.run.tasks.node_task import target_of
 from khop.run.tasks.resolve_task import (
+    LINKS_SPLIT,
     ClassOptions,
     NumberOptions,
     links_split,
@@ -128,6 +129,11 @@ def split_of_run(context: TaskContext, edge_types: Sequence[EdgeType]) -> str:
     return links_split(context.config.links.split, columns, time_cut_offs(context.graph))
 
 
+def facts_of_split(context: TaskContext, edge_types: Sequence[EdgeType]) -> dict[str, str]:
+    """Return the fact that tells how the links of a run are split."""
+    return {LINKS_SPLIT: split_of_run(context, edge_types)}
+
+
 def _split_of_edges(
     context: TaskContext, graph: Graph, edge_types: Sequence[EdgeType], columns: LinkColumns
 ) -> LinkSplit:
@@ -195,6 +201,11 @@ class EdgeTask:
         model = parts.model(context, around)
         assert isinstance(model, EdgePredictor)
         return cls(context, parts, model, objective, kind)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """How edges are split."""
+        return facts_of_split(self.context, [self.edge_type])
 
     @property
     def whole(self) -> Graph:

@@ -51,7 +51,7 @@ from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
 from khop.run.run_type import built
-from khop.run.tasks.edge_run_task import Hops, SplitEdges, split_of_run, work_of
+from khop.run.tasks.edge_run_task import Hops, SplitEdges, facts_of_split, split_of_run, work_of
 from khop.run.tasks.resolve_task import (
     MetricOptions,
     folder_of,
@@ -373,7 +373,7 @@ class LinkTask:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Digests of the negatives from files."""
+        """How links are split, and digests of the negatives from files."""
 
         def digest(links: Links, sources: Tensor | None) -> str:
             parts = [
@@ -387,7 +387,7 @@ class LinkTask:
 
             return digest_of(hash_into)
 
-        return {
+        return facts_of_split(self.context, self.edge_types) | {
             content_of(f"links.{split}_negatives"): digest(links, self.given_sources.get(split))
             for split, links in self.given.items()
         }

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from khop.run.seed_tables import SeedTables
 
 LABEL, LABEL_TIME = "label", "label_time"  # the columns of labels and of their dates that an import writes
+LINKS_SPLIT = "split of links"  # name of the fact: random, time or column
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
