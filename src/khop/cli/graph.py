@@ -71,8 +71,9 @@ def resplit(graph: Path, out: Path, ratio: str, label: str | None, node_type: st
     refuse_existing(out)
     with bytes_bar() as notice:
         made = random_splits(graph, out, shares, node_type=node_type, label=label, seed=seed, notice=notice)
-    counts = ", ".join(f"{name} {count:,}" for name, count in made.items())
-    typer.echo(f"{out}: {counts}. Train on it: khop train --graph {shell_word(str(out))}")
+    counts = ", ".join(f"{name} {count:,}" for name, count in made.counts.items())
+    train = f"khop train --graph {shell_word(str(out))}"
+    typer.echo("\n".join([f"{out}: {counts}. Train on it: {train}", *made.notes]))
 
 
 def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, seed: int) -> None:

@@ -388,6 +388,7 @@ def documents_of(folder: Path, sha256: Mapping[str, str]) -> dict[str, bytes]:
 
 DOCUMENT = "import.json"
 LATER = "later"  # key of the record of later data: the encoders and the rows of its tables
+TIME_SPLIT = "time_split"  # key of the cut-offs of a split by time
 
 
 @dataclass(frozen=True)
@@ -410,9 +411,14 @@ def import_record(folder: Folder) -> Mapping[str, Any]:
     return found
 
 
+def record_document(record: Mapping[str, Any]) -> bytes:
+    """Return the document of a record."""
+    return json.dumps(record, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+
+
 def recorded_cut_offs(folder: Folder) -> TimeCutOffs | None:
     """Return the cut-offs that a graph folder, whole or partitioned, records; None if it records none."""
-    found = import_record(folder).get("time_split")
+    found = import_record(folder).get(TIME_SPLIT)
     return None if found is None else TimeCutOffs(int(found["val"]), int(found["test"]))
 
 

@@ -44,7 +44,7 @@ from khop.data.tables.spec import Source, Spec
 from khop.graph.atomic import ProgressCallback, flush_entries, naming, raise_if_full, refuse_existing
 from khop.graph.build import table_chunks, write_edges, write_ids
 from khop.graph.edge_runs import EdgeRuns, spill
-from khop.graph.folder import DOCUMENT, LATER, write_documents
+from khop.graph.folder import DOCUMENT, LATER, TIME_SPLIT, record_document, write_documents
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.manifest import (
     EdgeEntry,
@@ -427,7 +427,7 @@ def _document(
     if work.given is not None:
         content[LATER] = {"encoders": work.given.sha256, "rows": work.rows}
     if work.cut_offs is not None:
-        content["time_split"] = {"val": work.cut_offs.val, "test": work.cut_offs.test}
+        content[TIME_SPLIT] = {"val": work.cut_offs.val, "test": work.cut_offs.test}
     content["nodes"] = {node_type: dict(document) for node_type, (_, document) in nodes.items()}
     content["edges"] = {
         " ".join(one.edges.edge_type): {
@@ -437,7 +437,7 @@ def _document(
         }
         for one in edges
     }
-    return json.dumps(content, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+    return record_document(content)
 
 
 def import_tables(
