@@ -8,7 +8,8 @@ import pytest
 
 from khop.cli import ranks
 from khop.cli.commands.shared import RankOptions
-from khop.cli.ranks import check_once, with_device
+from khop.cli.rank_runs import check_once
+from khop.cli.ranks import with_device
 from khop.run.check import checked
 from khop.run.read import RawRun
 

@@ -15,7 +15,7 @@ import khop
 from khop.api.open_graph import names_of
 from khop.cli.arguments import recorded_run
 from khop.cli.lines import tell
-from khop.cli.ranks import run_of_rank
+from khop.cli.rank_runs import run_of_rank
 from khop.cli.run_folder import write_whole
 from khop.cli.stores import published_files
 from khop.cli.terminal import counting_bar, say, say_next

@@ -21,7 +21,8 @@ from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.options import named, shown
 from khop.cli.progress import beside_scores, two_columns, watching
-from khop.cli.ranks import as_ranks, check_once, fitted_run_of_rank, with_device
+from khop.cli.rank_runs import check_once, fitted_run_of_rank
+from khop.cli.ranks import as_ranks, with_device
 from khop.cli.run_folder import (
     CURVE,
     LAUNCH,

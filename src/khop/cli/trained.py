@@ -23,7 +23,8 @@ from khop.api.split_links import time_cut_offs
 from khop.cli.commands.shared import RankOptions, RankReport, Values
 from khop.cli.lines import tell
 from khop.cli.progress import beside_scores, two_columns
-from khop.cli.ranks import as_ranks, fitted_run_of_rank, run_of_rank, with_device
+from khop.cli.rank_runs import fitted_run_of_rank, run_of_rank
+from khop.cli.ranks import as_ranks, with_device
 from khop.cli.run_folder import write_config, write_whole
 from khop.cli.stores import published_files
 from khop.cli.terminal import bytes_bar, counting_bar, reading, say, say_next
