@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from khop.cli import ranks
 from khop.cli.commands.shared import RankOptions
 from khop.cli.rank_runs import check_once
 from khop.cli.ranks import with_device
@@ -31,7 +30,7 @@ def test_processes_that_do_not_fit_in_memory_are_refused(
     learnable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = RawRun({"graph": str(learnable)}, "run.toml")
-    monkeypatch.setattr(ranks, "free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("khop.cli.rank_runs.free_memory_bytes", lambda: 1000)
     with pytest.raises(ValueError, match=r"--procs 2: the processes need .* for Python and torch alone"):
         check_once(raw, checked(raw), RankOptions(2, False))
 

@@ -495,7 +495,7 @@ class _Run:
 
 def _read_into(flat: Tensor, path: Path, entry: ArrayEntry) -> None:
     """Read all numbers of an array from its file into a tensor, without a copy in between."""
-    content = memoryview(flat.view(torch.uint8).numpy())
+    content = flat.view(torch.uint8).numpy().data
     with path.open("rb", buffering=0) as file:
         file.seek(entry.bytes - entry.data_bytes)
         while size := file.readinto(content):

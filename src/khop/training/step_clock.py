@@ -186,7 +186,7 @@ class Observer(Protocol):
             epochs: Number of epochs.
             steps: Steps per epoch.
         """
-        ...
+        return
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
         """Handle the end of an update.
@@ -196,7 +196,7 @@ class Observer(Protocol):
             step: Step within the epoch, from 0.
             loss: Mean loss over the seeds of the update.
         """
-        ...
+        return
 
     def timed(self, step: TimedStep) -> None:
         """Handle the time spans of this rank in the update that has ended.
@@ -204,7 +204,7 @@ class Observer(Protocol):
         Args:
             step: Batch and spans of the update.
         """
-        ...
+        return
 
     def evaluating(self, done: int, total: int) -> None:
         """Handle progress of the evaluation.
@@ -213,7 +213,7 @@ class Observer(Protocol):
             done: Work done so far.
             total: Total work, in the same unit.
         """
-        ...
+        return
 
     def evaluated(self, record: Mapping[str, object]) -> None:
         """Handle the end of an evaluation within an epoch.
@@ -221,7 +221,7 @@ class Observer(Protocol):
         Args:
             record: The line just written to steps.jsonl.
         """
-        ...
+        return
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
         """Handle the end of an epoch.
@@ -229,7 +229,7 @@ class Observer(Protocol):
         Args:
             record: The line just written to metrics.jsonl.
         """
-        ...
+        return
 
     def warned(self, sentence: str) -> None:
         """Handle a problem that does not end the run, such as a checkpoint that could not be written.
@@ -237,7 +237,7 @@ class Observer(Protocol):
         Args:
             sentence: Description of the problem.
         """
-        ...
+        return
 
 
 class Unwatched(Observer):
