@@ -829,10 +829,20 @@ def test_files_to_guess_are_refused_in_a_sentence(
     check(khop_command("import", "--guess", "users.csv", name), Case(name, {}, says))
 
 
-@pytest.mark.parametrize("text", [b"session,aid\n1,5\n1,6\n2,5\n2,6\n", b"user_id,item_id\n"])
-def test_a_table_without_ids_has_no_proposal(folder: Path, khop_command: Command, text: bytes) -> None:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            b"session,aid\n1,5\n1,6\n2,5\n2,6\n",
+            r"x.csv: no unique column, and no two columns with ids, of .*; pass --header no if .*, or",
+        ),
+        (b"user_id,item_id\n", r"x.csv: has no rows after its names, .*; add rows, or pass --header no if"),
+    ],
+)
+def test_a_table_without_ids_has_no_proposal(
+    folder: Path, khop_command: Command, text: bytes, says: str
+) -> None:
     (folder / "x.csv").write_bytes(text)
-    says = r"--guess: x.csv: no unique column, and no two columns with ids, of .*; pass --header no if .*, or"
     check(khop_command("import", "--guess", "x.csv"), Case("x.csv", {}, says))
     says = "khop import --guess --header: --guess takes files; give --header after them"
     check(khop_command("import", "--guess", "--header", "no", "x.csv"), Case("x.csv", {}, says))

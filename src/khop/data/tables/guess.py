@@ -294,7 +294,8 @@ def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     if len(neither) == len(tables):
         files, there = ", ".join(neither[0].files), ", ".join(neither[0].columns)
         if not neither[0].rows:
-            raise ValueError(f"--guess: {files}: has no rows after its names, {there}; add rows")
+            reason = f"has no rows after its names, {there}"
+            raise ValueError(f"--guess: {files}: {reason}; add rows, or pass --header no if these are values")
         raise ValueError(
             f"--guess: {files}: no unique column, and no two columns with ids, of {there}; pass "
             "--header no if these are values, or write a spec that names the ids (docs/import.md)"
