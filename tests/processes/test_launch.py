@@ -449,11 +449,11 @@ def test_a_loader_of_one_rank_over_partitions_of_all_is_refused(ranks: StartedRa
 
 
 def test_a_rank_without_seeds_joins_a_batch_of_given_seeds(ranks: StartedRanks, tmp_path: Path) -> None:
-    khop.partition_graph(write_learnable_graph(tmp_path / "toy"), tmp_path / "parts", 2)
+    khop.partition_graph(write_learnable_graph(tmp_path / "toy"), tmp_path / "parts", 4)
     out = tmp_path / "out"
     out.mkdir()
-    ranks.launch(uneven_calls, 2, (str(tmp_path / "parts"), str(out)))
-    assert results(out) == [[[3, 5, 4]] * 2, [[]] * 2]
+    ranks.launch(uneven_calls, 4, (str(tmp_path / "parts"), str(out)))
+    assert results(out) == [[[3, 5, 4]] * 2, [[]] * 2, [[]] * 2, [[]] * 2]
 
 
 @pytest.mark.long

@@ -62,12 +62,13 @@ def test_other_categories_or_classes_are_refused(khop_command: Command) -> None:
     imported(every, classes=["dog", "cat"])
     refused = khop_command("evaluate", "run")
     assert refused.code == 2
-    assert "graph was imported again since training, and the classes are others" in said(refused)
+    assert "graph was imported again since training" in said(refused)
+    assert "the classes of u are others" in said(refused)
     color = np.arange(COUNT) % 3 % 2
     imported(np.concatenate([every[color == 1], every[color == 0][:20]]), classes=["cat", "dog"])
     refused = khop_command("evaluate", "run")
     assert refused.code == 2
-    assert "the categories of columns are others, or in another order" in said(refused)
+    assert "the categories of u.color are others, or in another order" in said(refused)
 
 
 def test_links_that_are_split_anew_after_a_delete_are_named(khop_command: Command) -> None:

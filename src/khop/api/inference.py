@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -364,12 +364,25 @@ def _structure_digest(model: nn.Module) -> str:
     for name, module in model.named_modules():
         found.append(f"{name}: {type(module).__module__}.{type(module).__qualname__} {module.extra_repr()}")
         own = {key: value for key, value in vars(module).items() if key not in internal}
-        found += [
-            f"{key}={sorted(map(repr, v)) if isinstance(v, set | frozenset) else v!r}"
-            for key, v in own.items()
-        ]
-    text = re.sub(r" at 0x[0-9a-f]+", "", "\n".join(found))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        found.append(_described(own))
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
+def _described(value: object) -> str:
+    """Return a text of plain values and containers that is the same in any process; of others, the type."""
+    match value:
+        case None | bool() | int() | float() | str() | bytes() | Enum() | torch.dtype():
+            return repr(value)
+        case Mapping():
+            return str(sorted((_described(key), _described(of)) for key, of in value.items()))
+        case set() | frozenset():
+            return str(sorted(map(_described, value)))
+        case list() | tuple():
+            return str([_described(one) for one in value])
+    if is_dataclass(value) and not isinstance(value, type):
+        return _described({field.name: getattr(value, field.name) for field in fields(value)})
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:

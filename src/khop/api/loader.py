@@ -69,7 +69,16 @@ from khop.sampling.groups import grouped
 from khop.sampling.on_device.capacities import MEASURED
 from khop.sampling.sampler import Sampler, check_seed_kind, sampler_of
 from khop.sampling.seed_table import SeedTable
-from khop.sampling.seeds import GivenSeeds, SeedAffinity, SeedList, SeedOrder, Seeds, SeedTimes, digest_of
+from khop.sampling.seeds import (
+    GivenSeeds,
+    GroupSeeds,
+    SeedAffinity,
+    SeedList,
+    SeedOrder,
+    Seeds,
+    SeedTimes,
+    digest_of,
+)
 from khop.schema import ColumnSpec
 from khop.servers.graph import source_of
 from khop.training.steps import mover, seeded
@@ -485,16 +494,16 @@ class Loader:
                 f"seeds of {list(types)}: the seeds of this loader are of {list(self._types)}; give seeds of "
                 "these types, with an empty list for a type without seeds"
             )
-        count = sum(given.counts.values())
-        if count == 0 and (self._graph.is_collective or self._graph.features.is_collective):
-            nothing = replace(self._order, batch_size=1, group=1, rank=0, world_size=2, micro_batches=1)
-            return self._batches.one(nothing, 0, 0)  # rank 0 of 2 has no part of a step with one seed
-        groups = grouped(self.graph_sampler, given)
-        if groups is not None and groups.kind != "nodes":
+        count, own = sum(given.counts.values()), self._order.seeds
+        if isinstance(own, GroupSeeds) and own.kind != "nodes":
             raise ValueError(
-                f"a batch of given seeds: the sampler makes batches of its {groups.kind}, and chooses their "
+                f"a batch of given seeds: the sampler makes batches of its {own.kind}, and chooses their "
                 "nodes itself; use a loader with a khop.NeighborSampler"
             )
+        if count == 0 and (self._graph.is_collective or self._graph.features.is_collective):
+            # Rank 0 of 2 has no part of a step with one seed.
+            nothing = replace(self._order, batch_size=1, group=1, micro_batches=1, affinity=None)
+            return self._batches.one(replace(nothing, rank=0, world_size=2), 0, 0)
         alone = _Division(0, 1, None, is_shared=False)
         order = alone.order(self.graph_sampler, given, max(1, count), False, self._order.run_seed, False, 1)
         return self._batches.one(order, 0, 0)

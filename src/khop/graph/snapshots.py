@@ -216,7 +216,8 @@ def has_only_grown(folder: Path, fingerprint: str) -> bool:
     before, now = places.get(fingerprint), places.get(read_manifest(folder)[1])
     if before is None or now is None:
         return False
-    return all(count >= 0 for one in found[before + 1 : now + 1] for count in one.nodes.values())
+    first, last = sorted((before, now))
+    return all(count >= 0 for one in found[first + 1 : last + 1] for count in one.nodes.values())
 
 
 @contextmanager

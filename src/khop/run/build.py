@@ -28,7 +28,7 @@ from khop.graph.atomic import ProgressCallback
 from khop.graph.folder import Folder, GraphFolder, import_record
 from khop.graph.layout import owner_of
 from khop.graph.node_ids import label_records
-from khop.graph.partitions.parts_folder import known_folder
+from khop.graph.partitions.parts_folder import PartsFolder, known_folder
 from khop.graph.snapshots import current_folder, folder_with, has_only_grown
 from khop.inference.chunks import Progress
 from khop.inference.stages import ChunkLimits
@@ -129,21 +129,16 @@ CLASSES, CATEGORIES = "classes", "categories of columns"  # names of facts on th
 
 
 def _categories(folder: Folder | None) -> dict[str, str]:
-    """Return the fact with the digest of all names in the record of an import; {} without a record."""
+    """Return the digests of the categories and words by column, as an import records them; {} for others."""
     record = {} if folder is None else import_record(folder)
-    types = [of for kind in ("nodes", "edges") for of in record.get(kind, {}).items()]
-    columns = {name: _without_numbers(of.get("columns", [])) for name, of in types}
-    if not any(columns.values()):
-        return {}
-    return {CATEGORIES: hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:16]}
-
-
-def _without_numbers(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {name: _without_numbers(of) for name, of in value.items()}
-    if isinstance(value, list):
-        return [_without_numbers(one) for one in value]
-    return value if isinstance(value, str) else None
+    found = {}
+    for type_, of in (item for kind in ("nodes", "edges") for item in record.get(kind, {}).items()):
+        for column in of.get("columns", []):
+            words = {key: value for key, value in column.items() if isinstance(value, list) and value}
+            if words:
+                digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+                found[f"{type_}.{column['name']}"] = digest
+    return found
 
 
 def recorded_facts(checkpoint: Path) -> Mapping[str, str]:
@@ -378,7 +373,9 @@ class Run:
         """Texts by name that a resumed run compares in addition to its settings and its graph."""
         of_task: Mapping[str, str] = getattr(self.run_task, "facts", {})
         classes = {CLASSES: json.dumps([*self.classes])} if self.classes else {}
-        return {**of_task, **classes, **_categories(self.graph.folder)}
+        categories = _categories(self.graph.folder)
+        words = {CATEGORIES: json.dumps(categories)} if categories else {}
+        return {**of_task, **classes, **words}
 
     def loader(self) -> Loader:
         """Make the loader of training batches."""
@@ -454,19 +451,23 @@ class Run:
 
     def _check_meaning(self, saved: Mapping[str, str], folder: Path) -> None:
         """Raise ValueError if classes or categories of columns are not those of training."""
-        for name in (CLASSES, CATEGORIES):
-            before, now = saved.get(name), self._facts.get(name)
-            if None not in (before, now) and before != now:
-                raise ValueError(
-                    f"{folder}: {self.config.graph} was imported again since training, and the {name} are "
-                    "others, or in another order, so outputs or inputs would stand for something else; "
-                    "restore the graph of training, train again, or add new rows by khop append"
-                )
+        before, now = json.loads(saved.get(CATEGORIES, "{}")), _categories(self.graph.folder)
+        changed = [name for name in before if now.get(name, before[name]) != before[name]]
+        what = f"categories of {', '.join(changed)}"
+        if not changed and json.loads(saved.get(CLASSES, "[]")) not in ([], [*self.classes]):
+            changed, what = ["classes"], f"classes of {self.config.task.target}"
+        if changed:
+            raise ValueError(
+                f"{folder}: {self.config.graph} was imported again since training, and the {what} are "
+                "others, or in another order, so outputs or inputs would stand for something else; restore "
+                "the graph of training, train again, or add new rows by khop append"
+            )
 
     def note_on_links(self, trained_on: str | None) -> str | None:
         """Return a warning if nodes were renumbered since training, which splits links at random anew."""
         source = self.graph.folder
-        if trained_on in (None, self.fingerprint) or self._facts.get(LINKS_SPLIT) != "random":
+        same = {self.fingerprint, source.book.source if isinstance(source, PartsFolder) else None}
+        if trained_on is None or trained_on in same or self._facts.get(LINKS_SPLIT) != "random":
             return None
         if isinstance(source, GraphFolder) and has_only_grown(source.path, trained_on):
             return None

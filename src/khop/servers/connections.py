@@ -153,7 +153,7 @@ class ServerList:
         elif isinstance(error, MachineFailed):
             server.not_before = now + FAILED_S
             server.reason = str(error)
-        elif server.connection is connection:
+        elif server.connection is connection and server.state is not ServerState.REFUSED:
             if error.retry is Retry.OTHERS:
                 server.refuse(error)
             else:

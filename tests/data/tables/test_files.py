@@ -247,6 +247,14 @@ def test_integers_of_json_are_exact(
     assert [row["a'b"] for piece in table.pieces(["c", "a'b"]) for row in piece().batch.to_pylist()] == wanted
 
 
+def test_a_json_column_is_text_in_all_files_if_it_is_in_one(tmp_path: Path) -> None:
+    (tmp_path / "n0.jsonl").write_text('{"v": 9007199254740993}\n{"v": 1.5}\n')
+    (tmp_path / "n1.jsonl").write_text('{"v": 2.5}\n')
+    table = open_files(find_files(["n*.jsonl"], tmp_path, "k"), Dialect(), "k")
+    found = [row["v"] for piece in table.pieces(["v"]) for row in piece().batch.to_pylist()]
+    assert found == ["9007199254740993", "1.5", "2.5"]
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -24,6 +24,7 @@ from khop.servers.connections import Pool, ServerState
 from khop.servers.errors import (
     InvalidAnswer,
     InvalidRequest,
+    MachineFailed,
     NotAllowed,
     PartLost,
     Unavailable,
@@ -120,7 +121,7 @@ def test_the_wait_is_that_of_the_caller() -> None:
             PartLost,
             "hop of part 0: no server has answered",
         ),
-        (NotAllowed("token 'a'"), NotAllowed, r"part 0 \(10\.0\.0\.6:7311\): token 'a'"),
+        (NotAllowed("token 'a'"), MachineFailed, r"part 0 \(10\.0\.0\.6:7311\): token 'a'"),
         (InvalidRequest("have no times"), InvalidRequest, "^have no times"),
         (ValueError("degree 7"), InvalidAnswer, r"part 0 \(10\.0\.0\.6:7311\): degree 7"),
     ],

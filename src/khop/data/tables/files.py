@@ -371,7 +371,8 @@ class JsonTable(FileTable):
     @classmethod
     def open(cls, files: Sequence[NamedPath], key: str) -> JsonTable:
         """Read all lines for the names and types of the columns."""
-        types, schemas = [], []
+        types: list[dict[str, str]] = []
+        schemas, rounded = [], set[str]()
         for name, path in files:
             with _connected(name, path, key) as (connection, source):
                 found = connection.sql(f"SELECT * FROM read_json({source}, sample_size=-1)")
@@ -379,7 +380,8 @@ class JsonTable(FileTable):
                     raise ValueError(f"{key}: {name}: has no JSON object; give one per line")
                 kinds = [str(one) for one in found.types]
                 plain = [one if one.removesuffix("[]") in _TYPES else "VARCHAR" for one in kinds]
-                types.append(_exact(connection, source, dict(zip(found.columns, plain, strict=True))))
+                types.append(dict(zip(found.columns, plain, strict=True)))
+                rounded |= _rounded(connection, source, types[-1])
                 empty = connection.sql(f"{_query(source, types[-1], list(types[-1]))} LIMIT 0")
                 nested = _nested(found, dict(zip(found.columns, kinds, strict=True)))
                 schemas.append((name, pa.schema([
@@ -387,6 +389,11 @@ class JsonTable(FileTable):
                     else one.with_type(pa.null()) if kind == _NO_VALUES else one
                     for one, kind in zip(empty.to_arrow_table().schema, kinds, strict=True)
                 ])))  # fmt: skip
+        for at, (name, schema) in enumerate(schemas):  # a column has one type in all files
+            as_text = {one for one in rounded if types[at].get(one) == "DOUBLE"}
+            types[at] |= dict.fromkeys(as_text, "VARCHAR")
+            given = [one.with_type(pa.string()) if one.name in as_text else one for one in schema]
+            schemas[at] = name, pa.schema(given)
         return cls(tuple(files), *same_schema(schemas, key), key, tuple(types))
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
@@ -398,18 +405,18 @@ class JsonTable(FileTable):
                     yield from pieces_of(name, reader)
 
 
-def _exact(connection: Any, source: str, types: dict[str, str]) -> dict[str, str]:
-    """Return the types, with text for numbers of which float64 would change an integer."""
+def _rounded(connection: Any, source: str, types: dict[str, str]) -> set[str]:
+    """Return the columns of numbers with fractions and with integers that float64 would change."""
     doubles = [name for name, kind in types.items() if kind == "DOUBLE"]
     if not doubles:
-        return types
+        return set()
     as_text = types | dict.fromkeys(doubles, "VARCHAR")
     tests = (
         f"bool_or(regexp_full_match({one}, '-?[0-9]+') AND format('{{:.0f}}', {one}::DOUBLE) <> {one})"
         for one in map(quoted, doubles)
     )
     changed = connection.sql(_query(source, as_text, doubles)).aggregate(", ".join(tests)).fetchall()[0]
-    return types | {name: "VARCHAR" for name, is_changed in zip(doubles, changed, strict=True) if is_changed}
+    return {name for name, is_changed in zip(doubles, changed, strict=True) if is_changed}
 
 
 def _nested(found: Any, kinds: dict[str, str]) -> set[str]:

@@ -14,7 +14,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from khop.batch import Sample, Span, num_bytes
+from khop.batch import LinkRows, Sample, Span, num_bytes
 from khop.draw import DrawKey
 from khop.errors import Outcome, Unsupported
 from khop.kernels.gather import Copies
@@ -44,6 +44,7 @@ from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.sampler import KernelSampler, PlantedSeeds, check_seeds, check_times
 from khop.sampling.seeds import SeedOrder, Seeds
+from khop.schema import EdgeType
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +132,7 @@ class StaticLoop:
         planted = sampler.planted(request.seeds())
         check_seeds(sampler.neighbors.graph, planted.seeds.nodes)  # kernels do not check them
         check_times(planted.seeds, sampler.neighbors.rule)
-        counts = {rows.pairs_per_link for rows in planted.links.values()} or {1}
-        if len(counts) > 1:
-            raise Unsupported(
-                f"edge types with different numbers of negatives, {sorted(count - 1 for count in counts)}: "
-                "steps with these are not recorded; leave launches out"
-            )
-        (pairs,) = counts
+        pairs = _pairs_per_link(planted.links)
         weight = order.world_size / (order.num_global_seeds(step) * pairs)
         return StepInput(planted.seeds, request.key, weight, links=planted.links, excluded=planted.excluded)
 
@@ -271,6 +266,7 @@ class DeviceSource:
                 copies.setdefault(node_type, {})[name] = of_column
             record = self._streams.recorder(self._stream)
             links = self._sampler.planted(self._warm_up()[0][0]).links
+            _pairs_per_link(links)
             with self._streams.issuing(self._stream):
                 slots = [
                     BatchSlot(plan, features, chosen, record, copies, links, deferred)
@@ -384,6 +380,17 @@ def _with_host_columns(host: LocalSource, drawn: Drawn, device: torch.device) ->
     gathered = Drawn(found, {}, columns, seed_columns).map(lambda tensor: tensor.to(device))
     sample = gathered.sample if choice.of_edges else drawn.sample
     return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
+
+
+def _pairs_per_link(links: Mapping[EdgeType, LinkRows]) -> int:
+    """Return the number of pairs of each link; Unsupported if it depends on the edge type."""
+    counts = {rows.pairs_per_link for rows in links.values()} or {1}
+    if len(counts) > 1:
+        raise Unsupported(
+            f"edge types with different numbers of negatives, {sorted(count - 1 for count in counts)}: steps "
+            "with these are not recorded; leave launches out"
+        )
+    return counts.pop()
 
 
 def _check_static(host: LocalSource) -> None:

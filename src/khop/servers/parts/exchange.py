@@ -27,7 +27,16 @@ from khop.servers.access import Access, Address, Buffer, CallContext, Limits, pa
 from khop.servers.call_timeouts import Caller, present_caller
 from khop.servers.codec import VERSION, Frame, parsed_description, received
 from khop.servers.connections import Pool
-from khop.servers.errors import InvalidAnswer, InvalidRequest, PartLost, ServerError, WrongGraph, WrongVersion
+from khop.servers.errors import (
+    InvalidAnswer,
+    InvalidRequest,
+    MachineFailed,
+    PartLost,
+    Retry,
+    ServerError,
+    WrongGraph,
+    WrongVersion,
+)
 from khop.servers.registry import described
 
 Own = TypeVar("Own")
@@ -96,7 +105,9 @@ class PartExchange:
         except InvalidRequest:
             raise  # about the client's request, as for a graph without parts
         except ServerError as error:
-            raise type(error)(f"{where}: {error}") from error
+            # An owner that is refused does not make this server one of another graph.
+            made = MachineFailed if error.retry is Retry.OTHERS else type(error)
+            raise made(f"{where}: {error}") from error
         except ValueError as error:
             raise InvalidAnswer(f"{where}: {error}") from error
 
