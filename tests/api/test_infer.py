@@ -17,6 +17,9 @@ from torch_geometric.data import HeteroData
 
 import khop
 from khop import EdgeTable, Graph, NodeTable, infer, layerwise_inference, open_graph, write_graph
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.graph.rule import Hop
+from khop.graph.store import GraphStore, GraphStoreBase
 from khop.models import SAGE, LinkPredictor
 from support.small_folders import write_learnable_graph
 
@@ -226,6 +229,32 @@ def test_work_on_a_graph_in_memory_continues_if_its_content_is_equal(
             infer(model, other, out, **settings)
     infer(model, in_memory(graph), out, **settings)
     torch.testing.assert_close(torch.from_numpy(np.load(out)), expected)
+
+
+class WithoutEdges(GraphStoreBase):
+    """A store of another graph that samples, and gives its edges to nobody."""
+
+    def __init__(self, inner: GraphStore) -> None:
+        self.inner, self.schema = inner, inner.schema
+
+    def num_nodes(self, node_type: str) -> int:
+        return self.inner.num_nodes(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return self.inner.sample_hop(frontier, hop, key)
+
+
+def test_a_store_that_does_not_give_its_edges_is_inferred_and_never_continued(
+    graph: Graph, model: SAGE, tmp_path: Path
+) -> None:
+    there, out = Graph(WithoutEdges(graph.topology), graph.features), tmp_path / "o.npy"
+    with pytest.raises(KeyboardInterrupt):
+        infer(model, there, out, node_types="item", values="outputs", progress=stopped_after(2))
+    with pytest.raises(ValueError, match=r"was started with another graph \("):
+        infer(model, there, out, node_types="item", values="outputs")
+    found = infer(model, there, tmp_path / "other.npy", node_types="item", values="outputs")["item"]
+    wanted = layerwise_inference(model, graph, graph.features, "item")
+    torch.testing.assert_close(torch.from_numpy(np.load(found)), wanted)
 
 
 def test_message_graphs_of_a_link_split_are_told_apart(graph: Graph, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -29,6 +30,7 @@ from khop.arguments import check_word, graph_of, instance_of, path_of, shown, wh
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.processes.group import ALONE, Group, this_group, unwrapped
 from khop.draw import GivenNegatives, NegativeMode, Negatives
+from khop.errors import Unsupported
 from khop.graph.atomic import in_bytes
 from khop.graph.rule import Rule
 from khop.graph.store import CscGraph
@@ -300,16 +302,24 @@ class Inference:
 
 
 def _graph_digest(graph: Graph) -> str:
-    """Return a digest of all that rows depend on, equal for equal graphs in any process.
-
-    A partitioned graph with a selection of edges is told from others by the edges into its first partition,
-    which rank 0 has for any number of ranks.
-    """
+    """Return a digest of all that rows depend on, equal for equal graphs in any process."""
     if graph.folder is not None:
         return graph.folder.fingerprint
     if graph.servers is not None:
         steps = hashlib.sha256(repr(graph.servers.view).encode()).hexdigest()[:16]
         return f"{graph.servers.fingerprint}, {steps}" if graph.servers.view else graph.servers.fingerprint
+    try:
+        return _content_digest(graph)
+    except Unsupported:  # a store that does not give its edges or columns: its work is never continued
+        return f"in memory, opened as {uuid.uuid4().hex[:16]}"
+
+
+def _content_digest(graph: Graph) -> str:
+    """Return a digest of edges and columns of a graph without a folder; Unsupported if a store lacks them.
+
+    A partitioned graph with a selection of edges is told from others by the edges into its first partition,
+    which rank 0 has for any number of ranks.
+    """
     schema, origin = graph.schema, graph.origin
     found = [repr(schema), "" if origin is None else origin.fingerprint]
     for edge_type in schema.edge_types:

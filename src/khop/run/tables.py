@@ -197,8 +197,8 @@ class SamplerTable(Section):
     replacement: bool = False
     """Sample neighbors with replacement. A neighbor can then occur several times"""
     expansion: Literal["layered", "subgraph"] = "layered"
-    """Which nodes a hop expands: all nodes sampled so far (layered, as in DGL), or only new nodes (subgraph,
-    as in PyG). With layered, the output of a node does not depend on the other seeds of its batch"""
+    """Expand all nodes sampled so far in each hop (layered, as in DGL), or only new nodes (subgraph, as in
+    PyG). With layered, the output of a node does not depend on the other seeds of its batch"""
     weight: Annotated[str | None, Field(min_length=1), Default("uniform sampling")] = None
     """Edge column with sampling weights. Without replacement, means are biased unless all positive weights of
     a node's edges are equal"""
@@ -206,8 +206,7 @@ class SamplerTable(Section):
     """Column with the times of seeds, and of edges or nodes. Neighbors later than their seed are not
     sampled"""
     temporal_strategy: Literal["sample", "latest"] = "sample"
-    """Which of the earlier neighbors are sampled if sampler.time is set: random ones (sample), or the latest
-    ones (latest)"""
+    """Sample random earlier neighbors (sample), or take the latest ones (latest), if sampler.time is set"""
     window: Annotated[Window, Default("all earlier times")] = None
     """Sample only edges whose time is in this range before the limit: BEFORE,AFTER. If times are in seconds,
     86400,0 is a day. Needs sampler.time"""
@@ -246,14 +245,14 @@ class ModelTable(Section):
     """Width of trained embeddings for node types without the input column. With 0, these types have no input
     and only pass on messages"""
     embedded_types: Literal["missing", "others", "all"] = "missing"
-    """Which node types have embeddings: those without the input column (missing), the same except the target
-    (others), or all types, in addition to the input column (all)"""
+    """Train embeddings for node types without the input column (missing), for these types except the target
+    (others), or for all types in addition to the input column (all)"""
     unknown: Annotated[float, Field(ge=0, lt=1), Default("no shared embedding")] = 0.0
     """Probability with which a training step replaces a node's embedding by the shared embedding `unknown`,
     e.g. 0.05. Nodes that are added after training use this embedding"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
-    """Which embeddings a step updates: all rows (dense), only rows of the batch (sparse), or only rows of the
-    batch in a table that is divided among processes (sharded). For large tables, sparse is faster than
+    """Update all embeddings in each step (dense), or only those of the batch (sparse). sharded also updates
+    only those of the batch, and divides the table among processes. For large tables, sparse is faster than
     dense"""
 
 

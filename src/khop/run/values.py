@@ -191,7 +191,7 @@ class Parts(Section):
     """Placement and caching of a partitioned graph on several processes."""
 
     placement: Literal["features", "all", "whole"] = "features"
-    """What is partitioned across processes: features, features and edges (all), or nothing (whole). Use all
+    """Divide features among the processes (features), features and edges (all), or nothing (whole). Use all
     if the edges do not fit in the memory of a machine"""
     lanes: Count = 4
     """Number of batches that processes make at the same time. Increase it if the network has a high latency.
@@ -206,8 +206,8 @@ class Parts(Section):
     """Host memory of each process for a cache of rows that other processes or the disk store, e.g. 2GiB. Use
     it if training waits for these rows"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
-    """Which rows are cached: those that batches need with the highest probability (visits), or those that the
-    first epoch needs most often (counts). auto uses visits if possible, else counts"""
+    """Cache the rows that batches need with the highest probability (visits), or those that the first epoch
+    needs most often (counts). auto uses visits if possible, else counts"""
 
 
 class Servers(Section):
