@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from khop.api.edges import relation_count as relation_count
-    from khop.api.inference import Recommendations as Recommendations
+    from khop.api.graph_from import graph_from_dgl as graph_from_dgl
+    from khop.api.graph_from import graph_from_networkx as graph_from_networkx
+    from khop.api.graph_from import graph_from_scipy as graph_from_scipy
     from khop.api.inference import evaluate as evaluate
     from khop.api.inference import evaluate_edges as evaluate_edges
     from khop.api.inference import evaluate_links as evaluate_links
     from khop.api.inference import infer as infer
-    from khop.api.inference import recommend as recommend
     from khop.api.launch import launch as launch
     from khop.api.loader import Loader as Loader
     from khop.api.loader import initialize as initialize
     from khop.api.open_graph import Graph as Graph
-    from khop.api.open_graph import graph_from_dgl as graph_from_dgl
-    from khop.api.open_graph import graph_from_networkx as graph_from_networkx
-    from khop.api.open_graph import graph_from_scipy as graph_from_scipy
     from khop.api.open_graph import open_graph as open_graph
     from khop.api.open_graph import open_ids as open_ids
     from khop.api.partition import cluster_graph as cluster_graph
     from khop.api.partition import clusters_of as clusters_of
     from khop.api.partition import partition_graph as partition_graph
+    from khop.api.recommend import Recommendations as Recommendations
+    from khop.api.recommend import recommend as recommend
     from khop.api.serve import connect as connect
     from khop.api.split_links import LinkSplit as LinkSplit
     from khop.api.split_links import split_links as split_links
@@ -211,7 +211,7 @@ _PUBLIC = {
     "PeerLost": "khop.errors",
     "Plateau": "khop.training.optimizer_settings",
     "Quantized": "khop.graph.inputs",
-    "Recommendations": "khop.api.inference",
+    "Recommendations": "khop.api.recommend",
     "RowAdam": "khop.training.optimizer_settings",
     "RelationMean": "khop.sampling.rules.sum",
     "Rule": "khop.graph.rule",
@@ -266,10 +266,10 @@ _PUBLIC = {
     "TripleRanking": "khop.inference.full_ranking",
     "triple_ranking": "khop.inference.full_ranking",
     "hard_negatives": "khop.sampling.links.link_negatives",
-    "graph_from_dgl": "khop.api.open_graph",
-    "graph_from_networkx": "khop.api.open_graph",
+    "graph_from_dgl": "khop.api.graph_from",
+    "graph_from_networkx": "khop.api.graph_from",
     "graph_from_pyg": "khop.pyg.convert",
-    "graph_from_scipy": "khop.api.open_graph",
+    "graph_from_scipy": "khop.api.graph_from",
     "graph_to_pyg": "khop.pyg.convert",
     "initialize": "khop.api.loader",
     "launch": "khop.api.launch",
@@ -286,7 +286,7 @@ _PUBLIC = {
     "open_ids": "khop.api.open_graph",
     "open_graph": "khop.api.open_graph",
     "quantize": "khop.graph.inputs",
-    "recommend": "khop.api.inference",
+    "recommend": "khop.api.recommend",
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.inference.node_outputs",
     "with_negatives": "khop.inference.link_evaluation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from khop.api.open_graph import EDGE, NODE, MemoryEdges, memory_graph
+from khop.api.graph_from import EDGE, NODE, MemoryEdges, memory_graph
 
 
 def test_columns_follow_their_edges() -> None:

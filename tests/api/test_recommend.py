@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import khop
-from khop.api.inference import Candidates
+from khop.api.recommend import Candidates
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.models import SAGE, LinkPredictor

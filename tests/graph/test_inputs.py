@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data
 
 import khop
-from khop.api.open_graph import MemoryEdges, memory_graph
+from khop.api.graph_from import MemoryEdges, memory_graph
 from khop.graph.inputs import Given
 from khop.graph.npy import STORED
 from khop.graph.store import csc_graph_from_edges

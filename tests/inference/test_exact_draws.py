@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import khop
-from khop.api.open_graph import MemoryEdges, memory_graph
+from khop.api.graph_from import MemoryEdges, memory_graph
 from khop.api.serve import graph_on
 from khop.batch import Batch
 from khop.graph.features.store import Rows

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.nn import RGCNConv
 
 import khop
-from khop.api.open_graph import MemoryEdges, memory_graph
+from khop.api.graph_from import MemoryEdges, memory_graph
 from khop.batch import Batch
 from khop.inference.node_outputs import layerwise_inference
 from khop.models.layer import Layer

@@ -1,4 +1,4 @@
-"""Graphs with their columns: opened from a folder, or made from arrays, SciPy, NetworkX or DGL."""
+"""Graphs with their columns: opened from a folder, placed on devices, and saved."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,28 +34,20 @@ from khop.graph.added_edges import with_edges
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.build import save_graph
 from khop.graph.features.store import FeatureStore, RenumberedRows
-from khop.graph.features.table import NO_COLUMNS, FeatureTable
+from khop.graph.features.table import NO_COLUMNS
 from khop.graph.folder import Folder, GraphFolder, large_columns, open_folder, refuse_damage
-from khop.graph.inputs import splits_of_masks
 from khop.graph.layout import is_partitioned
 from khop.graph.manifest import Contents, open_manifest
 from khop.graph.needs import Need
-from khop.graph.networkx_tables import NetworkxTables
 from khop.graph.node_ids import Names, OwnIds, ids_in, ids_of
 from khop.graph.partitions.book import read_book
 from khop.graph.partitions.parts_folder import PartsFolder, open_parts
 from khop.graph.partitions.placements import LANES, Placement
 from khop.graph.rule import Hop
 from khop.graph.snapshots import current_folder
-from khop.graph.store import (
-    CscGraph,
-    DrawHop,
-    GraphStore,
-    column_specs,
-    open_csc_graph,
-)
+from khop.graph.store import CscGraph, DrawHop, GraphStore, open_csc_graph
 from khop.graph.tables import EdgeTable
-from khop.kernels.csc import Csc, build_csc
+from khop.kernels.csc import Csc
 from khop.kernels.memory import free_memory_bytes
 from khop.loading.device.device_memory import DeviceMemory, MachineRanks, memory_of
 from khop.loading.device.device_placement import ALL, AUTO, Check, DevicePlacement, StorePlace, byte_size
@@ -784,185 +774,6 @@ def open_ids(path: str | os.PathLike[str], node_type: NodeType) -> OwnIds:
     if node_type not in book.offsets:
         raise ValueError(f"no node type {node_type!r}; there are {list(book.offsets)}")
     return ids_in(folder, book.wholes, node_type, book.offsets[node_type][-1])
-
-
-NODE: NodeType = "node"
-EDGE: EdgeType = (NODE, "to", NODE)
-
-
-@dataclass(frozen=True, eq=False)
-class MemoryEdges:
-    """Edges of one type, in any order."""
-
-    sources: Tensor  # int64 (edges)
-    destinations: Tensor  # int64 (edges)
-    columns: Mapping[str, Tensor] = field(default_factory=dict)  # (edges, ...)
-
-
-def memory_graph(
-    counts: Mapping[NodeType, int],
-    edges: Mapping[EdgeType, MemoryEdges],
-    columns: Mapping[NodeType, Mapping[str, Tensor]],
-    *,
-    splits: Mapping[str, Mapping[NodeType, Tensor]] | None = None,
-    reverse_of: Mapping[EdgeType, EdgeType] | None = None,
-) -> Graph:
-    """Make a graph. Edges with the same destination keep their order. ValueError for invalid node ids."""
-    built: dict[EdgeType, Csc] = {}
-    given: dict[NodeType | EdgeType, dict[str, Tensor]] = {t: dict(columns.get(t, {})) for t in counts}
-    for edge_type, of_type in edges.items():
-        limits = (counts[edge_type[0]], counts[edge_type[2]])
-        threads = torch.get_num_threads()
-        built[edge_type], order = build_csc(of_type.sources, of_type.destinations, *limits, threads=threads)
-        given[edge_type] = {name: column[order] for name, column in of_type.columns.items()}
-    specs = column_specs(given)
-    schema = Schema(tuple(counts), tuple(built), columns=specs, reverse_of=dict(reverse_of or {}))
-    return Graph(CscGraph(schema, counts, built, columns=given), FeatureTable(given), splits=splits or {})
-
-
-WEIGHT = "weight"
-
-
-def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any]) -> Graph:  # noqa: ANN401
-    """Make a graph in memory from a sparse matrix, or from matrices by edge type.
-
-    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. Stored
-    zeros are edges. `graph.save` writes a graph folder.
-
-    Args:
-        matrices: A square matrix, for the types "node" and ("node", "to", "node"), or matrices by edge
-            type.
-    Returns:
-        The graph.
-    Raises:
-        ValueError: A matrix is not a sparse matrix of SciPy, or sizes or values do not fit.
-    Example:
-        >>> import scipy.sparse
-        >>> graph = khop.graph_from_scipy(scipy.sparse.eye_array(3))
-        >>> graph.num_edges("node to node")
-        3
-    """
-    by_type = by_edge_type(matrices) if isinstance(matrices, Mapping) else {EDGE: matrices}
-    counts: dict[NodeType, int] = {}
-    edges: dict[EdgeType, MemoryEdges] = {}
-    for edge_type, matrix in by_type.items():
-        if not hasattr(matrix, "tocoo") or len(getattr(matrix, "shape", ())) != 2:
-            raise ValueError(
-                f"matrix {matrix!r} of {edge_type}: must be a sparse matrix of SciPy, such as "
-                "scipy.sparse.csr_array"
-            )
-        for node_type, count in zip((edge_type[0], edge_type[2]), matrix.shape, strict=True):
-            if counts.setdefault(node_type, int(count)) != count:
-                raise ValueError(
-                    f"matrix of {edge_type} has shape {matrix.shape}, but there are {counts[node_type]:,} "
-                    f"{node_type!r} nodes; give matrices of matching sizes"
-                )
-        edges[edge_type] = _edges(matrix.tocoo(), edge_type)
-    return memory_graph(counts, edges, {})
-
-
-def _edges(matrix: Any, edge_type: EdgeType) -> MemoryEdges:  # noqa: ANN401
-    values = np.ascontiguousarray(matrix.data)
-    if values.dtype.kind not in "iufb" or not np.isfinite(values).all():
-        raise ValueError(f"matrix of {edge_type} has {values.dtype} values: must be finite numbers")
-    ends = [torch.from_numpy(np.asarray(end).astype(np.int64)) for end in (matrix.row, matrix.col)]
-    return MemoryEdges(ends[0], ends[1], {WEIGHT: torch.from_numpy(values.astype(np.float32))})
-
-
-def graph_from_networkx(graph: Any) -> Graph:  # noqa: ANN401
-    """Make a graph in memory, with the types "node" and ("node", "to", "node").
-
-    Node i is the i-th of `graph.nodes`. Numeric attributes become columns, and so do lists of numbers that
-    have the same length on all nodes or all edges. A missing number of a node becomes NaN. A missing number
-    of an edge becomes 1 in `weight`, and 0 in other columns, which then get a column NAME_missing.
-    `graph.save` writes a graph folder.
-
-    Args:
-        graph: A `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`. Edges of an undirected graph
-            become edges in both directions.
-    Returns:
-        The graph. A warning names the attributes with missing values, and those that are left out.
-    Raises:
-        ValueError: `graph` is not a NetworkX graph.
-    Example:
-        >>> import networkx
-        >>> graph = khop.graph_from_networkx(networkx.path_graph(4))
-        >>> graph.num_nodes("node"), graph.num_edges("node to node")
-        (4, 6)
-    """
-    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
-        raise ValueError(f"graph {graph!r}: must be a NetworkX graph")
-    read = NetworkxTables.of(graph)
-    for note in read.notes:
-        warnings.warn(note, stacklevel=2)
-    sources, destinations, columns = read.sources, read.destinations, read.edge_columns
-    is_symmetric = not graph.is_directed()
-    if is_symmetric:
-        other = sources != destinations
-        columns = {name: np.concatenate([column, column[other]]) for name, column in columns.items()}
-        sources, destinations = (
-            np.concatenate([sources, destinations[other]]),
-            np.concatenate([destinations, sources[other]]),
-        )
-    edges = MemoryEdges(
-        torch.from_numpy(sources),
-        torch.from_numpy(destinations),
-        {name: torch.from_numpy(column) for name, column in columns.items()},
-    )
-    nodes = {name: torch.from_numpy(column) for name, column in read.node_columns.items()}
-    reverses = {EDGE: EDGE} if is_symmetric else {}
-    return memory_graph({NODE: len(read.ids)}, {EDGE: edges}, {NODE: nodes}, reverse_of=reverses)
-
-
-_MASK = "_mask"
-_MEMBERS = ("ntypes", "canonical_etypes", "num_nodes", "edges", "nodes")
-
-
-def graph_from_dgl(graph: Any) -> Graph:  # noqa: ANN401
-    """Make a graph in memory from a DGLGraph, with its node and edge types.
-
-    A homogeneous graph gets the types "node" and ("node", "to", "node"). Node and edge data become columns.
-    Boolean node data named `<split>_mask` become splits; an empty mask is left out, with a warning.
-    `graph.save` writes a graph folder.
-
-    Args:
-        graph: A `dgl.DGLGraph`.
-    Returns:
-        The graph.
-    Raises:
-        ValueError: `graph` is not a DGLGraph.
-    Example:
-        >>> def loader_of(dgl_graph):
-        ...     graph = khop.graph_from_dgl(dgl_graph)
-        ...     sampler = khop.NeighborSampler(graph, [10, 5])
-        ...     return khop.Loader(sampler, graph.split("train"), batch_size=1024)
-    """
-    if not all(hasattr(graph, name) for name in _MEMBERS):
-        raise ValueError(f"graph {graph!r}: must be a DGLGraph")
-    is_single = len(graph.ntypes) == len(graph.canonical_etypes) == 1
-    counts: dict[NodeType, int] = {}
-    columns: dict[NodeType, dict[str, Tensor]] = {}
-    splits: dict[str, dict[NodeType, Tensor]] = {}
-    for given in graph.ntypes:
-        node_type = NODE if is_single else given
-        counts[node_type] = int(graph.num_nodes(given))
-        columns[node_type] = {}
-        for name, column in _tensors(graph.nodes[given].data).items():
-            if name.endswith(_MASK) and column.dtype == torch.bool and column.dim() == 1:
-                splits_of_masks({name.removesuffix(_MASK): column}, node_type, splits)
-            else:
-                columns[node_type][name] = column
-    edges: dict[EdgeType, MemoryEdges] = {}
-    for given in graph.canonical_etypes:
-        sources, destinations = graph.edges(etype=given)
-        data = _tensors(graph.edges[given].data)
-        edge_type = EDGE if is_single else given
-        edges[edge_type] = MemoryEdges(sources.cpu().long(), destinations.cpu().long(), data)
-    return memory_graph(counts, edges, columns, splits=splits)
-
-
-def _tensors(data: Mapping[Any, Any]) -> dict[str, Tensor]:
-    return {str(name): value.detach().cpu() for name, value in data.items() if isinstance(value, Tensor)}
 
 
 WIDTH = 100  # of a line; the rest is replaced by "..."

@@ -17,8 +17,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from khop.api.inference import Candidates, Inference, Recommendations, Recommender
+from khop.api.inference import Inference
 from khop.api.open_graph import names_of, open_ids
+from khop.api.recommend import Candidates, Recommendations, Recommender
 from khop.api.split_links import time_cut_offs
 from khop.cli.commands.shared import RankOptions, RankReport, Values
 from khop.cli.lines import tell

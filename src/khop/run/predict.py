@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from khop.api.inference import Candidates, Recommender
 from khop.api.open_graph import Graph, names_of
+from khop.api.recommend import Candidates, Recommender
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import Folder, open_folder
 from khop.graph.layout import owner_of
