@@ -85,7 +85,8 @@ Window = Annotated[
     tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], ...] | None,
     Field(strict=False, min_length=2, max_length=2),
     Allowed(
-        "two whole numbers [before, after], in the unit of the times, after 0 or less: [86400, 0] is a day"
+        "two whole numbers [before, after] in the unit of the times, after at most 0: in seconds, [86400, 0] "
+        "is a day"
     ),
 ]
 Threads = Annotated[int, Field(ge=0, le=1024)]
@@ -208,8 +209,8 @@ class SamplerTable(Section):
     temporal_strategy: Literal["sample", "latest"] = "sample"
     """Sample random earlier neighbors (sample), or take the latest ones (latest), if sampler.time is set"""
     window: Annotated[Window, Default("all earlier times")] = None
-    """Sample only edges whose time is in this range before the limit: BEFORE,AFTER. If times are in seconds,
-    86400,0 is a day. Needs sampler.time"""
+    """Sample only edges with times from limit - BEFORE to limit + AFTER: BEFORE,AFTER. If times are in
+    seconds, 86400,0 is the day before the limit. Needs sampler.time"""
     temporal_limit: Literal["seed", "edge"] = "seed"
     """Time up to which a node's edges are sampled: that of its seed (seed), or that of the edge that led to
     it (edge, as in TGAT and TGN)"""

@@ -52,7 +52,7 @@ class LinksTable(Section):
     """Number of negatives per training link"""
     negatives_group: Count = 1
     """Number of consecutive training links that share one set of negatives. A larger number gives batches
-    with fewer nodes. With shared_negatives, the links share only these"""
+    with fewer nodes. With shared_negatives, a group shares only these: negatives_per_positive is per link"""
     shared_negatives: Annotated[CountOrNone, Default("none")] = 0
     """Number of additional negatives per training link, which negatives_group links share"""
     hard_negatives: Annotated[CountOrNone, Default("none")] = 0
