@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -27,6 +28,7 @@ from khop.graph.folder import open_folder
 from khop.graph.remote import (
     Location,
     StoreError,
+    _index_of,
     matches,
     publish,
     publish_files,
@@ -167,6 +169,28 @@ def test_an_interrupted_download_continues(bucket: Bucket, tmp_path: Path) -> No
     assert not part.exists()
 
 
+def test_an_interrupted_download_continues_on_a_disk_with_space_for_the_rest(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = np.random.default_rng(0).bytes(30 << 20)
+    bucket.write("rest.npy", whole)
+
+    def stop(what: str, done: int, total: int) -> None:
+        if done >= 16 << 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        staged("s3://data/rest.npy", stop)
+    mirror = Location.of("s3://data/rest.npy").mirror
+    (part,) = mirror.parent.glob(".*.part")
+    before = part.with_name(".rest.npy.0123456789ab.part")  # of an earlier version
+    before.write_bytes(bytes(1 << 20))
+    free = shutil.disk_usage(mirror.parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free._replace(free=20 << 20))
+    assert staged("s3://data/rest.npy").read_bytes() == whole
+    assert not before.exists()
+
+
 def test_a_folder_that_is_not_whole_is_not_used(bucket: Bucket, graph: Path) -> None:
     bucket.upload(graph, "torn/g")
     array = next(name for name in bucket.names("torn/g") if name.endswith("indices.npy"))
@@ -205,6 +229,37 @@ def test_checkpoints_change_in_the_store_together(bucket: Bucket) -> None:
     for path in sorted(run.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     assert content(staged("s3://data/runs/by-hand")) == before
+
+
+OUTSIDE = "checkpoints/../../../../../../../outside"
+
+
+@pytest.mark.parametrize(
+    "index", [{OUTSIDE: "checkpoints/at-0123456789abcdef"}, {"/tmp/outside": "/tmp/at-0123456789abcdef"},
+              {"checkpoints/.ssh": "checkpoints/at-0123456789abcdef"}, {"checkpoints/last": "checkpoints"},
+              {"checkpoints/last": 1}, ["checkpoints/last"], "not JSON"],
+)  # fmt: skip
+@pytest.mark.parametrize("opened", [staged, target])
+def test_an_index_that_names_other_folders_is_refused(
+    bucket: Bucket, tmp_path: Path, opened: Callable[[str], Path], index: object
+) -> None:
+    bucket.write("runs/forged/config.toml", b"graph = 'g'\n")
+    bucket.write("runs/forged/checkpoints/at-0123456789abcdef/state.json", b"written outside")
+    content = index if isinstance(index, str) else json.dumps(index)
+    bucket.write("runs/forged/checkpoints.json", content.encode())
+    with pytest.raises(StoreError, match=r"^s3://data/runs/forged: checkpoints.json is not what khop writes"):
+        opened("s3://data/runs/forged")
+    assert not [path for path in tmp_path.rglob("*") if path.name in ("outside", "state.json")]
+
+
+def test_a_name_of_a_store_does_not_leave_the_cache(
+    server: dict[str, str], bucket: Bucket, tmp_path: Path
+) -> None:
+    bucket.write("forged-name/graph.json", b"{}")
+    url = f"{server['AWS_ENDPOINT_URL']}/data/forged-name/{tmp_path}/outside"  # a name that begins with "/"
+    urllib.request.urlopen(urllib.request.Request(url, data=b"written outside", method="PUT")).close()
+    assert sorted(content(staged("s3://data/forged-name"))) == ["graph.json"]
+    assert not (tmp_path / "outside").exists()
 
 
 def test_checkpoints_that_change_while_they_are_listed_are_listed_again(
@@ -607,6 +662,21 @@ def test_a_checkpoint_with_two_names_is_uploaded(bucket: Bucket) -> None:
     publish(run)
     there = content(run)
     assert content(staged("s3://data/runs/twice")) == there  # without a warning
+
+
+def test_the_first_bytes_of_a_checkpoint_are_not_a_checkpoint(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = written_run("s3://data/runs/cut", "first")
+    folder = next(iter(_index_of(run).values()))
+    model = (run / "checkpoints/last/model.safetensors").read_bytes()
+    bucket.write(
+        f"runs/cut/{folder}/model.safetensors", model[:3]
+    )  # an upload that stopped could not remove it
+    publish(run)
+    there = content(run)
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    assert content(staged("s3://data/runs/cut")) == there
 
 
 def test_a_run_that_was_removed_from_the_store_does_not_come_back(bucket: Bucket) -> None:

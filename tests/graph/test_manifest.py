@@ -82,6 +82,10 @@ EDITS: dict[str, tuple[Callable[[Graph], object], str]] = {
         lambda graph: graph["arrays"].update({"nodes/x.npy": graph["arrays"]["nodes/item/x.npy"]}),
         r"graph\.json: describes nodes/x\.npy in one place only",
     ),
+    "a document outside": (
+        lambda graph: graph.update(documents={"../import.json": "0" * 64}),
+        r"graph\.json: '\.\./import\.json': is not a path below the folder",
+    ),
     "a column of width 0": (
         lambda graph: graph["arrays"]["nodes/item/x.npy"].update(shape=[3, 0]),
         r"graph\.json: column 'x' of 'item' has width 0, so it has no entries: leave the column out",

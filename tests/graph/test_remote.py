@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.conftest import Ran, khop_command  # noqa: F401
-from khop.graph.remote import Location, is_url, staged, with_urls
+from khop.graph.remote import Location, StoreError, _checked_index, is_url, staged, with_urls
 
 NAMES = st.text("abcXYZ019-_.@ ", min_size=1, max_size=8).filter(lambda name: name.strip(".") == name)
 
@@ -116,3 +116,15 @@ def test_mirrors_in_json_are_urls(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_a_bucket_that_cannot_be_one_is_named() -> None:
     with pytest.raises(ValueError, match=r"^s3://my bucket: is not the name of a bucket; correct the URL$"):
         Location.of("s3://my bucket/g")
+
+
+@pytest.mark.parametrize(
+    "index", [{"../../x": "checkpoints/at-0123456789abcdef"}, {"checkpoints/../../x": "at-0123456789abcdef"},
+              {"/x": "/at-0123456789abcdef"}, {"a/.ssh": "a/at-0123456789abcdef"}, {"a/b": "a/b"},
+              {"a/b": "c/at-0123456789abcdef"}, {"a/b": None}, ["a/b"], "a/b", None],
+)  # fmt: skip
+def test_an_index_of_checkpoints_names_folders_of_its_run(index: object) -> None:
+    known = {"checkpoints/last": "checkpoints/at-0123456789abcdef"}
+    assert _checked_index(Location.of("s3://b/run"), json.dumps(known).encode()) == known
+    with pytest.raises(StoreError, match=r"^s3://b/run: checkpoints.json is not what khop writes"):
+        _checked_index(Location.of("s3://b/run"), json.dumps(index).encode())

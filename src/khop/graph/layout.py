@@ -38,6 +38,18 @@ def check_names(names: Iterable[str], what: str) -> None:
             )
 
 
+def is_plain(name: str) -> bool:
+    """Return True for a path of "/" that stays in its folder: without empty, hidden and parent folders."""
+    return all(part and not part.startswith(".") for part in name.split("/"))
+
+
+def check_plain(names: Iterable[str]) -> None:
+    """Raise ValueError for a file of a folder that is outside it, or hidden."""
+    for name in names:
+        if not is_plain(name):
+            raise ValueError(f"{name!r}: is not a path below the folder")
+
+
 def check_edge_types(edge_types: Iterable[EdgeType]) -> None:
     """Raise ValueError unless the edge types are valid folder names and do not collide."""
     edge_types = list(edge_types)

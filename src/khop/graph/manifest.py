@@ -185,6 +185,7 @@ class Manifest:
                 if file in self.arrays:
                     check_width(f"column {name!r} of {type_!r}", self.arrays[file].shape[1:])
         _check_ids(self.nodes)
+        layout.check_plain(self.documents)
         if self.part is not None:
             _check_part(self.part, self.nodes)
         for edge in self.edges:

@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from glob import has_magic
+from glob import escape, has_magic
 from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
@@ -35,7 +35,7 @@ from threading import Event, Lock
 from typing import Any, BinaryIO, TypeVar
 
 from khop.graph.atomic import Meter, ProgressCallback, backup_of, check_disk, refuse_existing
-from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
+from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD, is_plain
 from khop.user_cache import cache_folder
 
 # pyarrow's name of each scheme. Its default for Google retries for 15 minutes without a network.
@@ -214,7 +214,7 @@ class Store:
                     f"{self.location.url}: there is no bucket {self.location.bucket!r}; make it, or correct "
                     "the name"
                 )
-        return {name: size for name, size in sorted(found.items()) if name and not _is_hidden(name)}
+        return {name: size for name, size in sorted(found.items()) if is_plain(name)}
 
     def open(self, name: str) -> tuple[Any, str]:
         """Open a file to read; also return its version."""
@@ -268,10 +268,6 @@ class Store:
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 @dataclass(frozen=True)
@@ -517,7 +513,10 @@ def _update(store: Store, found: Mapping[str, int], notice: ProgressCallback | N
     location = store.location
     record, sources, stop = _Record.of(location), _sources(store, found), Event()
     new = {name for name in sources if not record.has(name, _at(location, name))}
-    check_disk(location.mirror, sum(found[sources[name]] for name in new), location.url)
+    sizes = {name: found[sources[name]] for name in new}
+    begun = {name: sum(part.stat().st_size for part in _parts(_at(location, name))) for name in new}
+    missing = sum(size - min(size, begun[name]) for name, size in sizes.items())
+    check_disk(location.mirror, missing, location.url)
     was_interrupted = _mark(location).exists()
     _mark(location).touch()  # before the first change: from now on, other files are not results
     if not found or location.mirror.is_file() != ("" in found):
@@ -593,7 +592,7 @@ def _undo_renames(mirror: Path) -> None:
 
 def _names(folder: Path) -> list[str]:
     names = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file())
-    return [name for name in names if not _is_hidden(name)]
+    return [name for name in names if is_plain(name)]
 
 
 def _mark(location: Location) -> Path:
@@ -602,6 +601,7 @@ def _mark(location: Location) -> Path:
 
 
 def _at(location: Location, name: str) -> Path:
+    assert not name or is_plain(name)  # of a store's names, none leaves the mirror
     return location.mirror / name if name else location.mirror
 
 
@@ -645,10 +645,23 @@ def _index(store: Store, found: Mapping[str, int]) -> dict[str, str]:
         again, now = store.open(INDEX)
         again.close()
         if now == version:  # otherwise the bytes may be of both versions
-            with store.location.asking():
-                index: dict[str, str] = json.loads(content)
-            return index
+            return _checked_index(store.location, content)
     raise StoreError(f"{store.location.url}: {INDEX} changes while it is read; wait until its training ends")
+
+
+def _checked_index(location: Location, content: bytes) -> dict[str, str]:
+    """Return the content of an index. StoreError unless all names are those of checkpoints in the run."""
+    with suppress(ValueError, RecursionError):
+        index = json.loads(content)
+        if isinstance(index, dict) and all(_is_stored_at(*names) for names in index.items()):
+            return index
+    raise StoreError(f"{location.url}: {INDEX} is not what khop writes; remove it, or upload the run again")
+
+
+def _is_stored_at(folder: str, there: object) -> bool:
+    """Return True if a store may have a checkpoint of this folder there."""
+    is_stored = isinstance(there, str) and _AT.fullmatch(f"{there}/{STATE}") is not None
+    return is_stored and is_plain(folder) and _folder(folder) == _folder(str(there))
 
 
 def _index_of(mirror: Path) -> dict[str, str]:
@@ -670,6 +683,8 @@ def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: 
         path.parent.mkdir(parents=True, exist_ok=True)
         mark = hashlib.sha256(version.encode()).hexdigest()[:12]
         part = path.with_name(f".{path.name}.{mark}.part")
+        for other in _parts(path) - {part}:  # of other versions
+            other.unlink()
         digest = hashlib.sha256()
         with part.open("a+b") as written:
             written.seek(0)
@@ -697,6 +712,11 @@ def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: 
     part.replace(path)
     record.add(name, _File.of(path, version, digest.hexdigest()))
     return True
+
+
+def _parts(path: Path) -> set[Path]:
+    """Return the files of interrupted downloads of a file, of any version."""
+    return set(path.parent.glob(f".{escape(path.name)}.*.part"))
 
 
 def _block(location: Location, file: Any) -> bytes:  # noqa: ANN401  # pyarrow has no types
@@ -765,7 +785,12 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
         name: f"{index[of]}/{Path(name).name}" if (of := _folder(name)) in index else name for name in names
     }
     changed = [name for name in names if sources[name] not in there or not record.has(name, path / name)]
-    known = [name for name in changed if sources[name] in there and _AT.fullmatch(sources[name])]
+    # A file of a checkpoint is complete if it has all bytes: an upload that stopped may have left the first.
+    known = [
+        name
+        for name in changed
+        if _AT.fullmatch(sources[name]) and there.get(sources[name]) == (path / name).stat().st_size
+    ]
     new = [name for name in changed if name not in known]
     meter, stop = Meter(sum((path / name).stat().st_size for name in new), notice), Event()
     states = {name: record.files[name] for name in set(names) - set(changed) if _is_state(name)}

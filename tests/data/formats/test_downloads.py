@@ -63,6 +63,21 @@ def test_a_whole_part_of_an_earlier_call_is_not_trusted_but_asked_for(served: Pa
     assert (tmp_path / "set.zip").read_bytes() == DATA
 
 
+def test_the_first_bytes_of_a_changed_file_make_space_for_it(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, needed = tmp_path / "set.zip.part", len(DATA) * 11 // 10
+    part.write_bytes(DATA[:1000])
+
+    def left(_: object) -> object:
+        return type("Usage", (), {"free": 0 if part.exists() else needed})
+
+    monkeypatch.setattr("shutil.disk_usage", left)
+    with FileServer(served) as server:
+        download(f"{server.url}/set.zip", tmp_path / "set.zip")
+    assert (tmp_path / "set.zip").read_bytes() == DATA
+
+
 def test_the_publishers_checksum_decides(served: Path, tmp_path: Path) -> None:
     with FileServer(served) as server:
         url = f"{server.url}/set.zip"

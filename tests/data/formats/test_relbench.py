@@ -13,7 +13,7 @@ import pytest
 import khop
 from data.formats.layouts import relbench
 from data.formats.server import FileServer
-from khop.data.formats.relbench import RelbenchTable, relbench_importer, relbench_spec
+from khop.data.formats.relbench import RelbenchTable, relbench_importer, relbench_spec, relbench_task
 from khop.data.importers import ImportContext, Relbench
 from khop.graph.folder import open_folder, recorded_cut_offs
 
@@ -75,3 +75,12 @@ def test_keys_times_and_kinds(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "plain.parquet")
     with pytest.raises(ValueError, match="plain.parquet: does not record its keys"):
         RelbenchTable.read(tmp_path / "plain.parquet")
+
+
+@pytest.mark.parametrize("keys", ["[1]", "{", '{"driverId": 1}', '"drivers"'])
+def test_a_damaged_record_of_keys_is_named(tmp_path: Path, keys: str) -> None:
+    table = pa.table({"a": [1]}).replace_schema_metadata({"fkey_col_to_pkey_table": keys})
+    pq.write_table(table, tmp_path / "train.parquet")
+    for read in (RelbenchTable.read, lambda path: relbench_task(path.parent, "task", "rel-f1")):
+        with pytest.raises(ValueError, match=r"train.parquet: its record of keys is damaged; download it ag"):
+            read(tmp_path / "train.parquet")

@@ -78,3 +78,10 @@ def test_offsets_that_are_no_ranges_are_refused(tmp_path: Path, offsets: tuple[i
     write_book(tmp_path, replace(BOOK, offsets={"user": offsets}))
     with pytest.raises(ValueError, match="offsets of 'user' are"):
         read_book(tmp_path)
+
+
+def test_arrays_and_documents_outside_are_refused(tmp_path: Path) -> None:
+    for book in (replace(BOOK, wholes={"../original_id.npy": ENTRY}), replace(BOOK, documents={"/x": "0"})):
+        write_book(tmp_path, book)
+        with pytest.raises(ValueError, match="is not a path below the folder"):
+            read_book(tmp_path)

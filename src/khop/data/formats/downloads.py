@@ -104,6 +104,8 @@ def _append(url: str, part: Path, notice: ProgressCallback | None) -> bool:
         return False
     with answer:
         start = start if answer.status == _PARTIAL else 0
+        if not start:
+            part.unlink(missing_ok=True)  # of another version
         length = answer.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         check_disk(part, (total or start) - start, "the download")
@@ -112,8 +114,7 @@ def _append(url: str, part: Path, notice: ProgressCallback | None) -> bool:
         if strong.startswith("W/"):
             version.unlink()
         meter = Meter(max(start, total or 0), notice, start)
-        with part.open("r+b" if start else "wb") as file:
-            file.seek(start)
+        with part.open("ab") as file:
             while block := answer.read(_BLOCK):
                 file.write(block)
                 meter.at(f"downloading {url.rpartition('/')[2]}", len(block))

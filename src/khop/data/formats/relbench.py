@@ -40,9 +40,7 @@ class RelbenchTable:
         record = rows.schema.metadata or {}
         if b"fkey_col_to_pkey_table" not in record:
             raise ValueError(f"{path}: does not record its keys; give the folder db of a RelBench database")
-        links = json.loads(record[b"fkey_col_to_pkey_table"])
-        key = json.loads(record.get(b"pkey_col", b"null"))
-        time = json.loads(record.get(b"time_col", b"null"))
+        links, key, time = _keys(path, record)
         if key is None:
             rows = rows.append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
         return cls(path.stem, rows.replace_schema_metadata(None), key or ROW, links, time)
@@ -53,6 +51,19 @@ class RelbenchTable:
             return self
         links = {name: table for name, table in self.links.items() if name != column}
         return replace(self, rows=self.rows.drop_columns([column]), links=links)
+
+
+def _keys(path: Path, record: Mapping[bytes, bytes]) -> tuple[dict[str, str], str | None, str | None]:
+    """Return foreign keys with their tables, the primary key and the column of times, as a file has them."""
+    try:
+        links = json.loads(record.get(b"fkey_col_to_pkey_table", b"{}"))
+        key, time = (json.loads(record.get(name, b"null")) for name in (b"pkey_col", b"time_col"))
+    except (ValueError, RecursionError):
+        links = key = time = ()
+    names = [*links, *links.values()] if isinstance(links, dict) else [None]
+    if not all(isinstance(name, str) for name in (*names, key or "", time or "")):
+        raise ValueError(f"{path}: its record of keys is damaged; download it again")
+    return links, key, time
 
 
 def relbench_spec(tables: list[RelbenchTable], val: date, test: date) -> dict[str, Any]:
@@ -192,8 +203,7 @@ def relbench_task(folder: Path, name: str, database: str) -> RelbenchLabels | Re
     with reading(str(path), "download it again", "is not a Parquet file, or is damaged"):
         rows = pq.read_table(path)
     record = rows.schema.metadata or {}
-    ends = json.loads(record.get(b"fkey_col_to_pkey_table", b"{}"))
-    time = json.loads(record.get(b"time_col", b"null"))
+    ends, _, time = _keys(path, record)
     labels = [column for column in rows.column_names if column != time and column not in ends]
     lists = [column for column in ends if pa.types.is_list(rows.schema.field(column).type)]
     ends = {column: ends[column] for column in sorted(ends, key=lists.__contains__)}

@@ -144,6 +144,7 @@ def _book(document: Mapping[str, Any]) -> PartitionBook:
         },
         documents={str(name): str(sha256) for name, sha256 in document.get("documents", {}).items()},
     )
+    layout.check_plain([*book.wholes, *book.documents])
     for type_, offsets in [*book.offsets.items(), *book.edge_offsets.items()]:
         if len(offsets) != book.num_parts + 1 or list(offsets) != sorted(offsets) or offsets[0] != 0:
             raise ValueError(f"offsets of {type_!r} are {offsets}")
