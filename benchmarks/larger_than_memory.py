@@ -410,7 +410,7 @@ def planned(path: Path, reads_per_s: float) -> dict[str, float]:
     """Plan a batch of the graph that exists, as `khop plan` does, on a disk with these reads per second."""
     cluster = Cluster(machines=1, cores=2, network_gbit=10, latency_s=1e-4, cache_share=0.0)
     constants = replace(MEASURED, disk_reads_per_s=reads_per_s)
-    found = from_disk(graph_size(path), PlannedRun(tuple(FANOUTS), BATCH), cluster, constants, 1e15)
+    found = from_disk(graph_size(path, FANOUTS), PlannedRun(tuple(FANOUTS), BATCH), cluster, constants, 1e15)
     assert found is not None, "there is memory for the edges"
     return {"nodes": found.nodes, "cold": found.cold}
 

@@ -76,6 +76,11 @@ def print_plan(graph: GraphSize, run: PlannedRun, cluster: Cluster, request: Pla
         say(console, f"{_fewest(enough)} of {memory:g} GB are enough with {_IN_WORDS[placement]}.")
     if memory:
         say(console, _from_disk(memory, disk))
+    if graph.degrees is None:
+        say(
+            console,
+            "The totals are those of one edge type; --graph counts all types of a graph.",
+        )
     costs = "this machine" if request.measure else "AMD EPYC cores; --measure measures this machine"
     say(console, f"The times are for {costs}. docs/planning.md explains how each number is computed.")
     say_next(console, *_next(cluster, served))
@@ -105,13 +110,13 @@ def _from_disk(memory: float, found: FromDisk | None) -> str:
     )
 
 
-def counted(folder: Path) -> GraphSize:
-    """Count a graph folder."""
+def counted(folder: Path, fanouts: Sequence[int]) -> GraphSize:
+    """Count a graph folder for a plan with these fanouts."""
     # imports torch
     from khop.run.planning.graph_size import graph_size
 
     with bytes_bar("opening the graph") as notice:
-        return graph_size(folder, notice)
+        return graph_size(folder, fanouts, notice)
 
 
 def _measured() -> Constants:

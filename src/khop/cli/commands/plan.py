@@ -116,7 +116,7 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(takes_groups(plan))
 
 
-def _size(graph: GraphOptions) -> GraphSize:
+def _size(graph: GraphOptions, run: PlannedRun) -> GraphSize:
     given = (graph.nodes, graph.edges, graph.feature_bytes)
     if graph.graph is not None:
         if any(value is not None for value in given):
@@ -125,7 +125,7 @@ def _size(graph: GraphOptions) -> GraphSize:
             )
         from khop.cli.plan import counted
 
-        return counted(graph.graph)
+        return counted(graph.graph, run.fanouts)
     nodes, edges, feature_bytes = given
     if nodes is None or edges is None or feature_bytes is None:
         raise ValueError("give --graph FOLDER, or all of --nodes, --edges and --feature-bytes")
@@ -142,7 +142,6 @@ def plan(
     asked: PlanOptions,
 ) -> None:
     """Predict memory, traffic, time per step and the bottleneck of training on several machines."""
-    size = _size(graph)
     machines = Cluster(
         cluster.machines,
         cluster.cores or usable_cores(),
@@ -152,6 +151,7 @@ def plan(
     )
     batch_size = run.batch_size or 1024 * cluster.machines
     planned = PlannedRun(tuple(fanout_list(fanouts)), batch_size, run.hidden, run.outputs, run.remote_share)
+    size = _size(graph, planned)
     from khop.cli import plan as work
 
     work.print_plan(

@@ -1,8 +1,9 @@
 """Predicted memory, traffic and time of a run on each machine.
 
-The number of nodes in a batch comes from a mean-field model. Nodes fall into classes of equal degrees. A
-drawn edge leads to a node with a probability proportional to its out-edges. A fixed share of the edges leads
-to other machines, all equally likely. An edge that two hops draw leads to no new node.
+The number of nodes in a batch comes from a mean-field model. Nodes fall into classes of equal type and
+degrees. A hop draws up to its fanout for each edge type. A drawn edge leads to a node of its source type with
+a probability proportional to the node's out-edges. A fixed share of the edges leads to other machines, all
+equally likely. An edge that two hops draw leads to no new node.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Population:
     nodes: float
     share: Vector  # float64 (classes): share of these nodes
     chance: Vector  # float64 (classes): probability that a batch contains a node
-    undrawn: Vector  # float64 (classes): the same, times the share of its in-edges that no hop has drawn yet
+    undrawn: Vector  # float64 (node types, classes): times the share of its in-edges that are not drawn yet
 
     @property
     def expected(self) -> float:
@@ -89,18 +90,18 @@ class Population:
 
     def draws(self, degrees: Degrees, fanout: int) -> float:
         """Return the expected number of edges that a hop draws for these nodes in the batch."""
-        return self.nodes * float(self.share @ (self.chance * _drawn(degrees, fanout)))
+        return self.nodes * float((degrees.drawn(fanout) @ (self.share * self.chance)).sum())
 
-    def first_draws(self, degrees: Degrees, fanout: int) -> float:
-        """Return the expected number of these edges that no hop before has drawn."""
-        return self.nodes * float(self.share @ (self.undrawn * _drawn(degrees, fanout)))
+    def first_draws(self, degrees: Degrees, fanout: int) -> Vector:
+        """Return the expected number of these edges that no hop before has drawn, by source type."""
+        return self.nodes * ((degrees.drawn(fanout) * self.undrawn) @ self.share)
 
-    def reached(self, degrees: Degrees, fanout: int, draws: float) -> Population:
-        """Return the population after a hop in which `draws` new edges led to its nodes."""
-        ends = self.nodes * float(self.share @ degrees.ends)
-        missed = np.exp(-draws / ends * degrees.ends) if ends > 0 else np.ones_like(self.chance)
-        chance = 1 - (1 - self.chance) * missed
-        left = 1 - _drawn(degrees, fanout) / np.maximum(degrees.degree, 1e-300)
+    def reached(self, degrees: Degrees, fanout: int, draws: Vector) -> Population:
+        """Return the population after a hop in which `draws` new edges led to its nodes, by their type."""
+        ends = self.nodes * degrees.sums(self.share * degrees.ends)
+        per_end = np.divide(draws, ends, out=np.zeros_like(ends), where=ends > 0)
+        chance = 1 - (1 - self.chance) * np.exp(-per_end[degrees.types] * degrees.ends)
+        left = 1 - degrees.drawn(fanout) / np.maximum(degrees.degree, 1e-300)
         return Population(self.nodes, self.share, chance, self.undrawn * left + chance - self.chance)
 
     def most_likely(self, count: float) -> float:
@@ -109,11 +110,6 @@ class Population:
         sizes = self.nodes * self.share[order]
         before = np.cumsum(sizes) - sizes
         return float(np.clip(count - before, 0, sizes) @ self.chance[order])
-
-
-def _drawn(degrees: Degrees, fanout: int) -> Vector:
-    """Return the edges that a hop draws for a node of each class."""
-    return degrees.degree if fanout < 0 else np.minimum(degrees.degree, fanout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +168,11 @@ def _expanded(
 ) -> BatchSize:
     """Predict the neighborhood, where `cut` is the share of edges that lead to another machine."""
     nodes = graph.nodes / machines
-    of_seeds, never = np.full_like(degrees.share, min(1.0, seeds / nodes)), np.zeros_like(degrees.share)
-    own = Population(nodes, degrees.share, of_seeds, of_seeds)
-    others = Population(graph.nodes - nodes, degrees.share, never, never)
+    candidates = max(nodes * float(degrees.share @ degrees.is_seed), 1e-300)
+    of_seeds, never = degrees.is_seed.astype(np.float64), np.zeros_like(degrees.degree)
+    of_seeds *= min(1.0, seeds / candidates)
+    own = Population(nodes, degrees.share, of_seeds, never + of_seeds)
+    others = Population(graph.nodes - nodes, degrees.share, never[0], never)
     back = cut / max(machines - 1, 1)  # share of the edges drawn for remote nodes that lead to this machine
     at_own, at_others, own_edges, other_edges = [own.expected], [0.0], [], []
     for fanout in fanouts:
@@ -346,10 +344,12 @@ def _placed(
     share = 1 if placement is EdgePlacement.REPLICATED else cluster.machines
     edges = graph.edges / share
     memory = MachineMemory(
-        topology=graph.id_bytes * edges + 8 * graph.nodes / share + _NODE_BYTES * graph.nodes,
+        topology=(graph.id_bytes + graph.edge_bytes) * edges
+        + 8 * graph.nodes / share
+        + _NODE_BYTES * graph.nodes,
         features=graph.feature_bytes * graph.nodes / cluster.machines,
         cache=min(kept, nodes.others.nodes) * graph.feature_bytes + (graph.nodes if kept else 0),
-        batches=_IN_FLIGHT * (nodes.rows * (graph.feature_bytes + 8) + nodes.edges * 8)
+        batches=_IN_FLIGHT * (nodes.rows * (graph.row_bytes + 8) + nodes.edges * 8)
         + LANES * _COPIES * (traffic.row_bytes + traffic.hop_bytes)
         + cluster.cores * (4 * graph.nodes if graph.nodes <= _DENSE_NODES else 32 * nodes.rows),
         training=_training_bytes(graph, run, nodes),
@@ -409,7 +409,7 @@ def _hop_bytes(graph: GraphSize, run: PlannedRun, nodes: BatchSize) -> float:
 def _widths(graph: GraphSize, run: PlannedRun) -> list[int]:
     """Return the widths of the input and of the output of each layer."""
     hidden = [run.hidden] * (len(run.fanouts) - 1)
-    return [max(1, graph.feature_bytes // _NUMBER), *hidden, run.outputs]
+    return [max(1, graph.numbers), *hidden, run.outputs]
 
 
 def _rows(nodes: BatchSize) -> list[float]:
@@ -515,7 +515,7 @@ def predict_servers(
     seeds = max(1, round(run.batch_size / cluster.machines))
     of_trainer = replace(run, batch_size=seeds, remote_share=None)
     nodes = neighborhood(graph, run.fanouts, seeds, 1, None)
-    batch = nodes.rows * (graph.feature_bytes + 8) + nodes.edges * 8
+    batch = nodes.rows * (graph.row_bytes + 8) + nodes.edges * 8
     alone = predict(graph, of_trainer, replace(cluster, machines=1, cache_share=0), constants)[0]
     gradients = predict(graph, run, cluster, constants)[0].times
     share = cluster.machines / servers  # batches of a server per step

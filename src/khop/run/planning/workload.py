@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # imports NumPy, which the command's help and errors do not n
     from khop.run.planning.degrees import Degrees
 
 WIDEST_INT32 = 2**31 - 1
+_NUMBER = 4  # bytes of a float32
 _MOST = 10**18  # upper limit of every value, so that results stay finite
 
 
@@ -24,7 +25,9 @@ class GraphSize:
     nodes: int
     edges: int
     feature_bytes: int  # bytes of all columns, per node
-    degrees: Degrees | None = None  # counted; None: typical of grown graphs
+    degrees: Degrees | None = None  # counted; None: typical of grown graphs of one type
+    feature_numbers: int | None = None  # numbers in all columns, per node; None: float32
+    edge_bytes: float = 0.0  # bytes of columns, times and input positions, per edge
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -40,6 +43,16 @@ class GraphSize:
     def mean_degree(self) -> float:
         """The mean number of in-edges per node."""
         return self.edges / self.nodes
+
+    @property
+    def numbers(self) -> int:
+        """The inputs of the model, per node."""
+        return self.feature_bytes // _NUMBER if self.feature_numbers is None else self.feature_numbers
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of features per node of a batch, where narrow columns are float32."""
+        return max(self.feature_bytes, _NUMBER * self.numbers)
 
     @property
     def id_bytes(self) -> int:
