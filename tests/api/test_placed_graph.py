@@ -61,6 +61,29 @@ def test_columns_of_any_placement_are_those_of_the_cpu(folder: Path, columns: st
 
 
 @pytest.mark.core(1)
+@pytest.mark.parametrize("place", ["device", "pinned"])
+@pytest.mark.parametrize("other", ["host", "disk"])
+def test_a_column_that_the_gpu_reads_is_complete_beside_a_cached_one(
+    folder: Path, place: str, other: str
+) -> None:
+    """Its rows are those of all nodes, the cached column's at first those that are not in the cache."""
+    graph = khop.open_graph(folder)
+
+    def all_columns(graph: khop.Graph) -> khop.Loader:
+        return khop.Loader(khop.NeighborSampler(graph, [3, 2]), {"user": range(60)}, 20, columns=["age", "x"])
+
+    expected = [bits(batch) for batch in all_columns(graph)]
+    places = {"x": place, "age": other}
+    placed = all_columns(graph.on("cuda", topology="host", columns=places, cache={"age": "50%"}))
+    assert [bits(batch) for batch in placed] == expected
+    if other == "disk":
+        on_disk = all_columns(graph.on("cuda", topology="host", columns=places))
+        on_disk.cache_features(0, "visits", device_cache_bytes="2kB")
+        assert on_disk._local.on_device is not None
+        assert [bits(batch) for batch in on_disk] == expected
+
+
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("topology", "columns"), [("device", "mapped"), ("pinned", "device")])
 def test_batches_of_any_topology_are_those_of_the_cpu(folder: Path, topology: str, columns: str) -> None:
     graph = khop.open_graph(folder)

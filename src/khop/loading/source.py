@@ -102,12 +102,12 @@ class CachedRows:
         return replace(self, wanted=wanted, rows=change(self.rows), others=change(self.others))
 
     def fill(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return all rows of the columns, on the device; `columns` has the rows that are not cached."""
-        filled = {}
-        for name, others in columns.items():
+        """Return all rows of the columns, on the device; `columns` lacks the cached rows of cached columns."""
+        filled = dict(columns)
+        for name in self.wanted.columns:
             column = self.table.column(self.node_type, name, self.wanted)
             # The slots are valid: checking them would wait for the device.
-            filled[name] = self._joined(column_reference(column, self.wanted.ids), others)
+            filled[name] = self._joined(column_reference(column, self.wanted.ids), columns[name])
         return filled
 
     def _joined(self, cached: Tensor, others: Tensor) -> Tensor:
