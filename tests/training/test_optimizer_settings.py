@@ -12,6 +12,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from khop.distributed.processes.group import ALONE, Group, this_group
 from khop.models.node_embedding import NodeEmbedding
+from khop.training.checkpoint import load_checkpoint
 from khop.training.gradients import BucketAverage, GradientClock, averaging, broadcast
 from khop.training.optimizer_settings import (
     ModelOptimizer,
@@ -90,6 +92,16 @@ def test_the_optimizer_is_torchs_with_the_settings_of_the_run() -> None:
 def test_what_cannot_train_is_named(kind: Any, given: dict[str, Any], sentence: str) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match=sentence):
         OptimizerSettings(kind, **given)
+
+
+def test_options_of_numpy_and_torch_are_numbers_in_a_checkpoint(tmp_path: Path) -> None:
+    options = {"eps": np.float32(0.5), "betas": (torch.tensor(0.5), np.float64(0.25))}
+    settings = OptimizerSettings(torch.optim.Adam, options)
+    run = SmallRun(tmp_path).with_(optimizer=settings, epochs=1)
+    run.trainer().fit()
+    (group,) = load_checkpoint(tmp_path / "checkpoints" / "last").groups
+    assert (group["eps"], group["betas"]) == (0.5, [0.5, 0.25])
+    run.trainer().resume()
 
 
 def test_weight_decay_needs_an_optimizer_that_has_it() -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from khop.distributed.processes.group import ALONE, Group
 from khop.errors import PeerLost
-from khop.training.checkpoint import StateCopy
+from khop.training.checkpoint import StateCopy, load_checkpoint
 from khop.training.optimizer_settings import ModelOptimizer
 from khop.training.run_log import RunLog
 from khop.training.run_loggers import (
@@ -81,6 +81,11 @@ def test_a_run_that_is_there_is_written_on_only_where_it_is_resumed(tmp_path: Pa
     with pytest.raises(ValueError, match="it already contains a run; resume it, or choose another folder"):
         again.begin(TrainerState(epoch=1), 2)
     checkpoint, again.records = again.read()
+    (first.folder / LAST).rename(first.folder / f"{LAST}-1")  # by a kill in the middle of a checkpoint
+    (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match="it already contains a run"):
+        again.begin(TrainerState(epoch=1), 2)
+    (first.folder / f"{LAST}-1").rename(first.folder / LAST)
     again.source = checkpoint.folder
     again.begin(TrainerState(epoch=1), 2)
     again.close()
@@ -126,6 +131,113 @@ def test_what_a_disk_does_not_take_is_written_with_the_next_checkpoint(tmp_path:
     with pytest.raises(OSError, match="checkpoints"):
         writer.close()
     (tmp_path / "checkpoints").unlink()
+    writer.close()
+    assert (tmp_path / "checkpoints" / LAST).is_dir()
+
+
+def snapshot(epoch: int, evaluations: int = 0) -> StateCopy:
+    return replace(SNAPSHOT, training={"epoch": epoch, "evaluations": [{}] * evaluations})
+
+
+def best_epochs(folder: Path) -> dict[str, int]:
+    found = sorted((folder / "checkpoints").glob(f"{BEST}*"))
+    return {path.name: load_checkpoint(path).training["epoch"] for path in found}  # type: ignore[misc]
+
+
+def test_best_checkpoints_that_a_disk_refused_are_written_in_order(tmp_path: Path) -> None:
+    """Each is better than those before. Of four, three are to be kept, and no more are in memory."""
+    writer = CheckpointWriter(tmp_path, CheckpointPolicy(best=3), lambda warning: None)
+    writer.begin([], TrainerState(), 5, None)
+    (tmp_path / "checkpoints").write_text("a file where the folder has to be")
+    for epoch in range(1, 5):
+        writer.save({BEST: snapshot(epoch), LAST: snapshot(epoch)})
+    assert [of.training["epoch"] for _, of in writer._best] == [2, 3, 4]
+    writer._wait()
+    (tmp_path / "checkpoints").unlink()
+    writer.close()
+    assert best_epochs(tmp_path) == {"best": 4, "best-1": 3, "best-2": 2}
+
+
+def test_unwritten_checkpoints_keep_their_places(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, CheckpointPolicy(best=3), lambda warning: None)
+    writer.begin([], TrainerState(), 5, None)
+    writer.save({BEST: snapshot(1), LAST: snapshot(1)})
+    writer._wait()
+    folder = tmp_path / "checkpoints"
+    folder.rename(tmp_path / "aside")
+    folder.write_text("a file where the folder has to be")
+    for epoch, name in enumerate(("best-1", "best", "best-1", "best-2"), 2):  # of scores 2, 1, 4, 3, 2.5
+        writer.save({name: snapshot(epoch), LAST: snapshot(epoch)})
+    writer._wait()
+    folder.unlink()
+    (tmp_path / "aside").rename(folder)
+    writer.close()
+    assert best_epochs(tmp_path) == {"best": 3, "best-1": 4, "best-2": 5}
+
+
+def test_a_run_that_is_killed_after_a_best_checkpoint_has_no_evaluation_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between writing `best` and `last`, and between renames: what the resumed run repeats is removed."""
+    policy = CheckpointPolicy(best=3)
+    writer = CheckpointWriter(tmp_path, policy, print)
+    writer.begin([], TrainerState(), 5, None)
+    for epoch in range(1, 4):
+        writer.save({BEST: snapshot(epoch), LAST: snapshot(epoch)})
+    writer._wait()
+    write = StateCopy.write
+
+    def killed(self: StateCopy, folder: Path, *arguments: int) -> None:
+        if folder.name == LAST:
+            raise OSError(5, "killed", str(folder))
+        write(self, folder, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateCopy, "write", killed)
+        writer.save({BEST: snapshot(3, evaluations=1), LAST: snapshot(3, evaluations=1)})
+        with pytest.raises(OSError, match="killed"):
+            writer.close()
+    folder = tmp_path / "checkpoints"
+    assert best_epochs(tmp_path) == {"best": 3, "best-1": 3, "best-2": 2, "best-3": 1}
+    resumed = CheckpointWriter(tmp_path, policy, print)
+    resumed.begin([], TrainerState(epoch=3), 5, folder / LAST)
+    assert best_epochs(tmp_path) == {"best": 3, "best-1": 2, "best-2": 1}
+    (folder / BEST).rename(folder / "best-3")  # a kill in the middle of the renames leaves a gap
+    resumed.begin([], TrainerState(epoch=2), 5, folder / LAST)  # `last` is damaged, and last-1 is used
+    assert best_epochs(tmp_path) == {"best": 2, "best-1": 1}
+    resumed.save({BEST: snapshot(3), LAST: snapshot(3)})
+    resumed.close()
+    assert best_epochs(tmp_path) == {"best": 3, "best-1": 2, "best-2": 1}
+
+
+def test_what_no_disk_can_mend_ends_the_run_at_its_first_checkpoint(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, CheckpointPolicy(), print)
+    writer.begin([], TrainerState(), 5, None)
+    writer.log_step({"step": 0})
+    writer.save({LAST: replace(SNAPSHOT, groups=[{"eps": torch.ones(2)}])})
+    with pytest.raises(
+        ValueError, match=r"last: the checkpoint cannot be written: .*Tensor.*as Python numbers"
+    ):
+        writer.save({LAST: SNAPSHOT})
+    with pytest.raises(ValueError, match="cannot be written"):
+        writer.close()
+    assert (tmp_path / "steps.jsonl").read_text().count("\n") == 1
+
+
+def test_memory_that_is_exhausted_is_reported_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise MemoryError
+
+    warned: list[str] = []
+    writer = CheckpointWriter(tmp_path, CheckpointPolicy(), warned.append)
+    writer.begin([], TrainerState(), 5, None)
+    with monkeypatch.context() as patch:
+        patch.setattr("khop.training.checkpoint.encoded", refused)
+        writer.save({LAST: SNAPSHOT})
+        writer._wait()
+    assert warned == ["the checkpoint could not be written, because memory is exhausted; the run continues"]
     writer.close()
     assert (tmp_path / "checkpoints" / LAST).is_dir()
 

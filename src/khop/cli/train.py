@@ -335,7 +335,7 @@ def _stoppable(folder: Path, rank: int) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        if rank == 0 and last.is_dir():
+        if rank == 0 and pushed_folders(last):
             tell(f"stopped; the last checkpoint is {last}", *resume)
         elif rank == 0:
             tell("stopped; there is no checkpoint yet")
@@ -343,7 +343,9 @@ def _stoppable(folder: Path, rank: int) -> Iterator[None]:
             told(stop)
         raise
     except PeerLost as lost:
-        hint = f"continue with: {shlex.join(resume)}" if last.is_dir() else "there is no checkpoint yet"
+        hint = (
+            f"continue with: {shlex.join(resume)}" if pushed_folders(last) else "there is no checkpoint yet"
+        )
         raise PeerLost(f"{lost}. All ranks stop; {hint}") from lost
 
 

@@ -102,7 +102,7 @@ class CachedRows:
         return replace(self, wanted=wanted, rows=change(self.rows), others=change(self.others))
 
     def fill(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return all rows of the columns, on the device; `columns` lacks the cached rows of cached columns."""
+        """Return all rows of all columns, on the device; `columns` lacks the cached rows of cached ones."""
         filled = dict(columns)
         for name in self.wanted.columns:
             column = self.table.column(self.node_type, name, self.wanted)

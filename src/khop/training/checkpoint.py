@@ -92,7 +92,13 @@ class StateCopy:
         """
         tensors = {MODEL: save(dict(self.model)), OPTIMIZER: save(dict(self.optimizer))}
         state = {"training": self.training, "groups": self.groups, "records": self.records}
-        files = encoded(tensors, state)
+        try:
+            files = encoded(tensors, state)
+        except TypeError as error:
+            raise ValueError(
+                f"{folder}: the checkpoint cannot be written: {error}; give the options of the optimizer, "
+                "and the state of a custom loader, as Python numbers, strings, lists and dicts"
+            ) from error
         try:
             push_folder(folder, files, keep, place)
         except OSError as error:

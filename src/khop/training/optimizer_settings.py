@@ -64,7 +64,8 @@ class OptimizerSettings:
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        mapping_of("options", self.options, "names to values")
+        options = mapping_of("options", self.options, "names to values")
+        object.__setattr__(self, "options", {name: _in_python(value) for name, value in options.items()})
         if not (isinstance(self.kind, type) and issubclass(self.kind, torch.optim.Optimizer)):
             raise ValueError(
                 f"optimizer {self.kind!r}: must be a class of torch.optim, such as torch.optim.AdamW"
@@ -125,6 +126,15 @@ class OptimizerSettings:
         on_cpu = self.kind in _FUSED_ON_CPU and all(each.is_contiguous() for each in parameters)
         is_fused = devices == {"cuda"} or (devices == {"cpu"} and on_cpu)
         return {"fused": True} if takes and is_fused and not chooses else {}
+
+
+def _in_python(value: Any) -> object:  # noqa: ANN401
+    """Return numbers of NumPy and torch, also in a tuple or list, as Python numbers, for checkpoints."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_in_python, value)) if isinstance(value, tuple) else list(map(_in_python, value))
+    is_number = hasattr(value, "item") and getattr(value, "ndim", None) == 0
+    # Not NumPy's float64, which is a float: runs compare options with checkpoints as text.
+    return value.item() if is_number and not isinstance(value, float) else value
 
 
 ADAM = OptimizerSettings()

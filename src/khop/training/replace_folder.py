@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def push_folder(folder: Path, files: Mapping[str, bytes], keep: int, place: int 
         return
     new = _written_beside(folder, files)
     older = [folder, *(folder.with_name(f"{folder.name}-{age}") for age in range(1, keep))][place:]
-    shutil.rmtree(older[-1], ignore_errors=True)
+    remove_folder(older[-1])
     for young, old in zip(older[-2::-1], older[:0:-1], strict=True):
         if young.exists():
             young.rename(old)
@@ -66,6 +66,28 @@ def make_youngest(folder: Path, kept: Path) -> None:
     if kept != folder:
         kept.rename(folder)
         flush_entries(folder.parent)
+
+
+def renumber(folder: Path, kept: Sequence[Path]) -> None:
+    """Rename `kept`, some of the `pushed_folders` in order, to folder, folder-1, ...; remove the others."""
+    for found in pushed_folders(folder):
+        if found not in kept:
+            remove_folder(found)
+    for age, found in enumerate(kept):
+        name = folder.with_name(f"{folder.name}-{age}") if age else folder
+        if found != name:
+            found.rename(name)
+    if folder.parent.is_dir():
+        flush_entries(folder.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder if it exists. A kill leaves it as it was, or without this name."""
+    aside = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.is_dir():
+        folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:

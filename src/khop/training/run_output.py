@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from khop.models.node_embedding import sharded_rows
 from khop.training import traffic
 from khop.training.checkpoint import Checkpoint, StateCopy, shared_checkpoint
 from khop.training.optimizer_settings import ModelOptimizer
-from khop.training.replace_folder import make_youngest
+from khop.training.replace_folder import make_youngest, pushed_folders, read_state, remove_folder, renumber
 from khop.training.run_log import Record, RunLog
 from khop.training.settings import CheckpointPolicy
 from khop.training.step_clock import GatheredStep, Observer
@@ -35,8 +35,9 @@ FLUSH_S = 2.0  # longest time that lines of steps stay in memory
 class CheckpointWriter:
     """Writer of a run's logs and checkpoints.
 
-    A thread writes the checkpoints, one at a time. If a write fails, the writer reports it to `warn` and
-    tries again with the next checkpoint. `close` raises if data are still unwritten then.
+    A thread writes the checkpoints, one at a time. If the disk or the memory refuses a write, the writer
+    reports it to `warn` and tries again with the next checkpoint; any other error is raised there. `close`
+    raises if data are still unwritten then.
     """
 
     def __init__(self, out: Path, policy: CheckpointPolicy, warn: Callable[[str], None]) -> None:
@@ -45,9 +46,10 @@ class CheckpointWriter:
         self.folder = out / "checkpoints"
         self._policy = policy
         self._warn = warn
-        self._unwritten: dict[str, StateCopy] = {}
+        self._best: list[tuple[int, StateCopy]] = []  # unwritten, in order, each with its place by then
+        self._last: StateCopy | None = None  # unwritten
         self._writer: threading.Thread | None = None
-        self._problem: OSError | None = None
+        self._problem: Exception | None = None
         self._unpublished: Exception | None = None  # of the object store that the run folder is in
         self._steps_since = 0
         self._saved_at = self._flushed_at = time.monotonic()
@@ -76,7 +78,11 @@ class CheckpointWriter:
     def save(self, snapshots: dict[str, StateCopy]) -> None:
         """Write checkpoints by name in the background, after earlier checkpoints and after the logs."""
         self._wait()
-        self._unwritten.update(snapshots)
+        for name, snapshot in snapshots.items():
+            if name == LAST:
+                self._last = snapshot
+            else:
+                self._add_best(int(name.removeprefix(BEST).removeprefix("-") or 0), snapshot)
         self._steps_since, self._saved_at = 0, time.monotonic()
         # Flush the logs first, because resume drops surplus lines, but cannot recreate missing ones.
         if self._flush():
@@ -85,10 +91,12 @@ class CheckpointWriter:
 
     def close(self) -> None:
         """Write all remaining data to disk; OSError if a write still fails."""
-        self._wait()
-        self.epochs.flush()
-        self.steps.flush()
-        if self._unwritten:
+        try:
+            self._wait()
+        finally:
+            self.epochs.flush()
+            self.steps.flush()
+        if self._best or self._last is not None:
             self._write()
         if self._problem is not None:
             raise self._problem
@@ -102,10 +110,13 @@ class CheckpointWriter:
         """Set the logs to the state of a run with `steps` updates per epoch.
 
         `source` is the checkpoint from which the run resumes. Newer checkpoints are damaged, and are renamed.
+        Of several best checkpoints, those of later evaluations are removed, because these are repeated.
         """
         self.epochs.path.parent.mkdir(parents=True, exist_ok=True)
         if source is not None:
             make_youngest(self.folder / LAST, source)
+        if self._policy.best > 1:
+            self._drop_best_after(state)
         if absent := self.epochs.replace(records):
             self._warn(
                 f"{self.epochs.path}: {absent} lines were damaged or lost, and are restored from the "
@@ -115,18 +126,49 @@ class CheckpointWriter:
         if absent := self.steps.keep(updates, steps, state.evaluations):
             self._warn(f"{self.steps.path}: {absent} of {updates} lines are damaged or lost, and left out")
 
+    def _add_best(self, place: int, snapshot: StateCopy) -> None:
+        """Add one of the best checkpoints, and drop unwritten ones that later ones have displaced."""
+        self._best.append((place, snapshot))
+        places = [place for place, _ in self._best]
+        self._best = [
+            self._best[number]
+            for number, place in enumerate(places)
+            if _place_after(place, places[number + 1 :]) < self._policy.best
+        ]
+
+    def _drop_best_after(self, state: TrainerState) -> None:
+        """Remove the best checkpoints of evaluations after a state, and number the others from 0."""
+        folder = self.folder / BEST
+        kept: list[Path] = []
+        for found in pushed_folders(folder):
+            try:
+                training = read_state(found)["training"]
+            except ValueError:  # damaged
+                kept.append(found)
+                continue
+            evaluations = training.get("evaluations", ())
+            is_before = training.get("epoch", 0) <= state.epoch and len(evaluations) <= len(state.evaluations)
+            (kept if is_before else []).append(found)
+        renumber(folder, kept[: self._policy.best])
+
     def _write(self) -> None:
         self._problem = None
-        for name, snapshot in list(self._unwritten.items()):
-            try:
-                if name == LAST:
-                    snapshot.write(self.folder / LAST, self._policy.keep)
-                else:
-                    place = name.removeprefix(BEST).removeprefix("-")
-                    snapshot.write(self.folder / BEST, self._policy.best, int(place or 0))
-                del self._unwritten[name]
-            except OSError as error:
-                self._problem = error
+        best, last, kept = self.folder / BEST, self.folder / LAST, self._policy.best
+        try:
+            while self._best:
+                place, snapshot = self._best[0]
+                # One more than asked for until a run can resume behind this evaluation.
+                snapshot.write(best, kept + 1 if kept > 1 else 1, place)
+                del self._best[0]
+        except Exception as error:  # raised by `_wait`, in the thread that trains
+            self._problem = error
+        try:
+            if self._last is not None:
+                self._last.write(last, self._policy.keep)
+                self._last = None
+                remove_folder(best.with_name(f"{BEST}-{kept}"))
+        except Exception as error:
+            self._problem = error
         self._unpublished = None
         try:
             publish(self.folder.parent)
@@ -137,8 +179,10 @@ class CheckpointWriter:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-            if self._problem is not None:
+            if isinstance(self._problem, OSError | MemoryError):
                 self._warn(f"{_sentence(self._problem)}; the run continues")
+            elif self._problem is not None:
+                raise self._problem
             if self._unpublished is not None:
                 self._warn(f"{self._unpublished}; the run continues")
 
@@ -154,8 +198,17 @@ class CheckpointWriter:
         return True
 
 
-def _sentence(error: OSError) -> str:
+def _sentence(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return "the checkpoint could not be written, because memory is exhausted"
     return f"{error.filename}: {error.strerror}"
+
+
+def _place_after(place: int, later: Iterable[int]) -> int:
+    """Return the place of a checkpoint after later ones have taken their places."""
+    for other in later:
+        place += other <= place
+    return place
 
 
 class RunOutput:
@@ -193,7 +246,7 @@ class RunOutput:
         """
         if self.writer is None:
             return
-        if self.source is None and (self.writer.epochs.lines() or (self.folder / LAST).exists()):
+        if self.source is None and (self.writer.epochs.lines() or pushed_folders(self.folder / LAST)):
             raise ValueError(f"{self._out}: it already contains a run; resume it, or choose another folder")
         self.writer.begin(self.records, state, steps, self.source)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import khop
 from khop.run.read import CHECKPOINTS, CONFIG, read_toml
-from khop.training.replace_folder import STATE, existing_folder
+from khop.training.replace_folder import STATE, pushed_folders
 from khop.training.run_log import EPOCHS, RunLog
 
 Record = Mapping[str, object]  # one line of metrics.jsonl
@@ -181,7 +181,7 @@ def run_summary(folder: Path) -> RunSummary:
         raise ValueError(
             f"{folder}: not a run folder, it has no {CONFIG}; give a folder written by khop train"
         )
-    last = existing_folder(folder / CHECKPOINTS / LAST) / STATE
+    last = next(iter(pushed_folders(folder / CHECKPOINTS / LAST)), folder) / STATE
     written = [file for name in (METRICS, STEPS, CONFIG) if (file := folder / name).is_file()]
     return RunSummary(
         folder,
