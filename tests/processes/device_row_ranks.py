@@ -533,12 +533,12 @@ def parts_of_the_edges(path: str) -> dict[str, object]:
 
     wrong: list[str] = []
     made: dict[str, str] = {}
-    for name, edges, make in (
-        ("links", split.train, of_links),
-        ("times", before, loader_of),
-        ("columns of edges", before, of_edges),
+    for name, edges, make, columns in (
+        ("links", split.train, of_links, "auto"),
+        ("times", before, loader_of, "auto"),
+        ("columns of edges", before, of_edges, "device"),
     ):
-        placed = edges.on("cuda", columns="device", check="none")
+        placed = edges.on("cuda", columns=columns, check="none")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the CPU gathers columns of edges, and draws for them
             loader = make(placed)

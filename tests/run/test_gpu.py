@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 from pydantic import BaseModel
 
 import khop
+import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
 from khop import Graph, LinkSplit, Loader, Sampler, open_folder, partition_graph
 from khop.components import ANY_NAMED
 from khop.distributed.exchange.lanes import Lanes
@@ -19,7 +21,9 @@ from khop.distributed.processes.group import ALONE, Group
 from khop.graph.features.row_cache import DiskTable
 from khop.graph.folder import GraphFolder
 from khop.graph.partitions.local_partitions import LocalPartitionFeatures, is_on_disk
-from khop.inference.chunks import Progress
+from khop.inference.chunks import Progress, unwatched
+from khop.inference.rows_on_device import RowsOnDevice
+from khop.kernels.choice import Engine, forcing
 from khop.loading.device.device_placement import StorePlace
 from khop.loading.device.memory_plan import GIB, FreeMemory
 from khop.run.build import prepare, resolve
@@ -32,8 +36,10 @@ from khop.run.tasks.edge_run_task import SplitEdges
 from khop.run.tasks.link_run_task import LinkTask
 from khop.sampling.links.link_split import LinkColumns
 from khop.training.step_clock import Unwatched
+from support.delaying_streams import PromptStreams
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
+from support.typed_shop import bits
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +99,10 @@ class Scores:
         return Scored(context, split, torch.nn.Linear(3, 1), options.split_by)
 
 
-def own_links(folder: Path, kind: str) -> RawRun:
+def own_links(folder: Path, kind: str, gpu: dict[str, str]) -> RawRun:
     task = {"kind": f"{__name__}:Scores", "target": "user buys item", "split_by": kind}
     if kind == "no target":
         del task["target"]
-    gpu = {"topology": "device", "features": "pinned"}
     return replace(raw(folder, gpu, task=task), permission=ANY_NAMED)
 
 
@@ -179,24 +184,149 @@ def test_columns_of_a_partitioned_graph_are_read_from_disk(folder: Path, tmp_pat
         assert on_disk == ({"x"} if place == "disk" else set())
 
 
+AS_REQUESTED = "cuda: training edges, as requested"
+AS_PLANNED = "cuda: training edges, as much on the card as fits"
+LINKS = {"task": {"kind": "link-prediction", "target": "user buys item"}}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said", "place"),
+    [({"topology": "device", "features": "pinned"}, AS_REQUESTED, "pinned"), ({}, AS_PLANNED, "device")],
+)
 def test_edges_of_training_are_placed_for_links(
+    folder: Path, tmp_path: Path, gpu: dict[str, str], said: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    run = prepare(raw(folder, gpu, **LINKS), tmp_path)
+    assert run.graph.placement == said
+    assert isinstance(run.run_task, LinkTask)
+    split = run.run_task.split
+    assert split.train.stores is not None
+    assert split.train.stores.edges is not None
+    for edge_type, csc in split.train.stores.edges.edges.items():
+        assert torch.equal(csc.indptr, split.train.in_one_piece("a test").csc(edge_type).indptr)
+    assert split.train.stores.plan.columns["x"] == place
+    assert split.val is split.train  # so evaluation is on the device, too
+    assert split.test.stores is None
+    assert run.placement == split.train.placement
+
+
+def test_evaluation_places_no_edges_that_only_training_would_need(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
-    links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
-    run = prepare(raw(folder, {"topology": "device", "features": "pinned"}, **links), tmp_path)
-    assert run.graph.placement == "cuda: training edges, as requested"
+    run = prepare(raw(folder, {}, **LINKS), tmp_path, checkpoint=tmp_path / "none")
+    assert isinstance(run.run_task, LinkTask)
+    assert run.run_task.split.train.stores is None
+    assert run.placement is not None
+    assert run.placement.endswith("the CPU draws and gathers: the GPU only makes batches for training")
+
+
+@pytest.mark.parametrize("topology", ["auto", "device"])
+@pytest.mark.parametrize("place", ["disk", "host"])
+def test_columns_of_training_edges_stay_where_the_cpu_reads_them_on_request(
+    folder: Path, tmp_path: Path, topology: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    run = prepare(raw(folder, {"topology": topology, "features": place}, **LINKS), tmp_path)
     assert isinstance(run.run_task, LinkTask)
     train = run.run_task.split.train
     assert train.stores is not None
     assert train.stores.edges is not None
-    for edge_type, csc in train.stores.edges.edges.items():
-        assert torch.equal(csc.indptr, train.in_one_piece("a test").csc(edge_type).indptr)
-    assert train.stores.reads("x")
-    assert run.run_task.split.val.stores is None
-    by_cpu = prepare(raw(folder, {}, **links), tmp_path)
-    assert isinstance(by_cpu.run_task, LinkTask)
-    assert by_cpu.run_task.split.train.stores is None
+    assert not train.stores.reads("x")
+    assert isinstance(run.graph.features, DiskTable) is (place == "disk")
+
+
+@contextmanager
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Loaders of the device of their graph, whose kernels are interpreted or references."""
+
+    def loader(*arguments: Any, device: str, **named: Any) -> Loader:  # noqa: ANN401
+        return Loader(*arguments, **named)
+
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    monkeypatch.setattr("khop.run.parts.Loader", loader)
+    monkeypatch.setattr("khop.api.loader.streams_of", lambda device: PromptStreams())
+    with forcing(Engine.TORCH):
+        yield
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parts", [0, 2])
+def test_batches_of_links_on_the_card_are_those_of_the_cpu(
+    folder: Path, tmp_path: Path, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if parts:
+        partition_graph(folder, tmp_path / "parts", parts=parts)
+        folder = tmp_path / "parts"
+    values = {**LINKS, "training": {"batch_size": 40}, "links": {"negatives_per_positive": 2}}
+    with on_the_host(monkeypatch):
+        on_card = prepare(raw(folder, {}, **values), tmp_path).loader()
+        assert on_card._on_device is not None
+        by_cpu = prepare(raw(folder, {}, device="cpu", **values), tmp_path).loader()
+        assert bits(on_card.batch(0, 1)) == bits(by_cpu.batch(0, 1))
+
+
+@pytest.mark.long
+def test_scores_of_validation_are_computed_where_the_training_edges_are(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {**LINKS, "precision": "float64"}
+    made: list[object] = []
+    monkeypatch.setattr(RowsOnDevice, "encoded", noting(RowsOnDevice.encoded, made))
+    with on_the_host(monkeypatch):
+        run = prepare(raw(folder, {}, **values), tmp_path)
+        by_cpu = prepare(raw(folder, {}, device="cpu", **values), tmp_path)
+        by_cpu.model.load_state_dict(run.model.state_dict())
+        found, wanted = (each.scores(("val",), unwatched) for each in (run, by_cpu))
+        assert found == pytest.approx(wanted, abs=1e-12)
+        assert len(made) == 1
+        run.scores(("test",), unwatched)
+        assert len(made) == 1
+
+
+def noting(function: Callable[[RowsOnDevice], Any], made: list[object]) -> Callable[[RowsOnDevice], Any]:
+    def noted(rows: RowsOnDevice) -> Any:  # noqa: ANN401
+        made.append(rows)
+        return function(rows)
+
+    return noted
+
+
+def test_training_edges_of_ranks_with_the_whole_topology_are_on_their_cards(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here of one rank; tests/processes has the batches of several."""
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    partition_graph(folder, tmp_path / "parts", parts=2)
+    opened = replace(khop.open_graph(tmp_path / "parts"), lanes=Lanes(ALONE, 1))
+    monkeypatch.setattr("khop.run.build.open_graph", lambda *_, **__: opened)
+    run = prepare(raw(tmp_path / "parts", {}, **LINKS), tmp_path)
+    assert isinstance(run.run_task, LinkTask)
+    train = run.run_task.split.train
+    assert train.rank_rows is not None
+    assert train.stores is not None
+    assert train.stores.edges is not None
+    of_training, of_all = (graph.num_edges("user buys item") for graph in (train, run.graph))
+    assert train.stores.edges.num_edges(("user", "buys", "item")) == of_training < of_all
+    assert run.placement == train.placement
+    assert train.placement.startswith("rows of this rank on cuda: topology device, columns x device")
+    by_cpu = prepare(raw(tmp_path / "parts", {"features": "host"}, **LINKS), tmp_path)
+    assert by_cpu.placement == "cuda: the CPU samples and gathers"
+
+
+def test_columns_of_a_partitioned_graph_are_not_joined_beyond_memory_for_training_edges(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    partition_graph(folder, tmp_path / "parts", parts=2)
+    monkeypatch.setattr("khop.api.open_graph.free_memory_bytes", lambda: 1000)
+    run = prepare(raw(tmp_path / "parts", {}, **LINKS), tmp_path)
+    assert isinstance(run.run_task, LinkTask)
+    assert run.run_task.split.train.stores is not None
+    assert run.run_task.split.train.stores.edges is None
+    assert run.placement is not None
+    assert "are not joined in 0.00 MB" in run.placement
 
 
 def test_an_error_of_training_edges_names_the_fields(
@@ -205,9 +335,8 @@ def test_an_error_of_training_edges_names_the_fields(
     memory = HostAsDevice(most={StorePlace.DEVICE: 10})
     monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: memory)
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
-    links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
     with pytest.raises(ValueError, match=r"could not be allocated.*\(run\.toml\)$"):
-        prepare(raw(folder, {"topology": "device"}, **links), tmp_path)
+        prepare(raw(folder, {"topology": "device"}, **LINKS), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -230,26 +359,26 @@ def test_impossible_placements_on_partitions_are_refused_before_edges_are_split(
         prepare(written, tmp_path)
 
 
+@pytest.mark.parametrize("gpu", [{"topology": "device", "features": "pinned"}, {}], ids=str)
 def test_the_baseline_of_own_features_places_no_edges_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, gpu: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
-    links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
-    run = prepare(raw(folder, {"topology": "device", "features": "pinned"}, **links), tmp_path)
+    run = prepare(raw(folder, gpu, **LINKS), tmp_path)
     baseline = own_features(run, raw(folder, {}))
-    assert baseline.graph.stores is None
     assert isinstance(baseline.run_task, LinkTask)
     assert baseline.run_task.split.train.stores is None
 
 
+@pytest.mark.parametrize("gpu", [{"topology": "device", "features": "pinned"}, {}], ids=str)
 @pytest.mark.parametrize("kind", ["split by khop", "split by itself", "whole graph", "no target"])
 def test_edges_of_training_are_placed_for_links_of_a_task_of_ones_own(
-    folder: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, gpu: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
     monkeypatch.setattr("khop.run.contexts.seeds_loader", lambda config, sampler, *_: Drawing(sampler))
-    run = prepare(own_links(folder, kind), tmp_path)
-    is_later = run.graph.placement == "cuda: training edges, as requested"
+    run = prepare(own_links(folder, kind, gpu), tmp_path)
+    is_later = run.graph.placement == (AS_REQUESTED if gpu else AS_PLANNED)
     assert is_later is (kind != "no target")  # then it is a task over the nodes with labels
     assert isinstance(run.run_task, Scored)
     graphs = [Graph.of(made.graph_sampler.graph) for made in (run.loader(), run.loader())]
@@ -269,7 +398,7 @@ def test_a_sampler_that_the_task_makes_is_refused(
 ) -> None:
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
     monkeypatch.setattr("khop.run.build.TrainerSettings", lambda **_: None)  # it looks for the GPU
-    run = prepare(own_links(folder, "own sampler"), tmp_path)
+    run = prepare(own_links(folder, "own sampler", {"topology": "device", "features": "pinned"}), tmp_path)
     with pytest.raises(ValueError, match=r"of the task run\.test_gpu:Scores draws from a graph that is not"):
         run.trainer(tmp_path / "out", Unwatched())
 

@@ -9,13 +9,18 @@ import pyarrow as pa
 import pytest
 import torch
 
+import khop
+import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
 from data.tables.shop import at, events, items, roomy, spec
-from khop import import_tables
+from khop import Graph, import_tables
 from khop.inference.chunks import unwatched
+from khop.kernels.choice import Engine, forcing
 from khop.run.build import Run
 from khop.run.tasks.node_task import context_of_split
+from support.delaying_streams import PromptStreams
 from support.host_as_device import HostAsDevice
 from support.typed_runs import prepared
+from support.typed_shop import bits
 
 EDGES = "edges.user buys item"
 LABEL = {"nodes.item.label": "category", "nodes.item.split": {"column": "part"}}
@@ -106,22 +111,35 @@ def test_nodes_of_each_split_use_their_own_edges(tmp_path: Path) -> None:
     assert len(run.scores(("train", "val", "test"), unwatched)) == 3
 
 
+@pytest.mark.parametrize(
+    ("gpu", "how"), [({"topology": "device"}, "as requested"), ({}, "as much on the card as fits")], ids=str
+)
 def test_edges_before_validation_are_placed_for_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gpu: dict[str, str], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def loader(*arguments: Any, device: str, **named: Any) -> khop.Loader:  # noqa: ANN401
+        return khop.Loader(*arguments, **named)  # on the device of its graph
+
     monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
     monkeypatch.setattr("khop.api.open_graph.why_no_batches", lambda device: None)
     monkeypatch.setattr("khop.run.build._check_device", lambda device, raw: None)
+    monkeypatch.setattr("khop.run.parts.Loader", loader)
+    monkeypatch.setattr("khop.api.loader.streams_of", lambda device: PromptStreams())
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
-    monkeypatch.setattr("khop.run.contexts.seeds_loader", lambda config, sampler, *_: sampler)
     import_tables(spec(**{**LABEL, "nodes.item.rows": with_parts(items())}), tmp_path / "shop")
-    run = prepared(
-        tmp_path / "shop", task=NODES, sampler={"fanouts": [5, 5]}, model={"hidden": 4, "embedding": 4},
-        device="cuda", gpu={"topology": "device"},
-    )  # fmt: skip
-    assert run.graph.placement == "cuda: training edges, as requested"
-    stores = run.loader().graph.stores  # type: ignore[attr-defined]
+    values = {"task": NODES, "sampler": {"fanouts": [5, 5]}, "model": {"hidden": 4, "embedding": 4}}
+    run = prepared(tmp_path / "shop", **values, device="cuda", gpu=gpu)
+    assert run.graph.placement == f"cuda: training edges, {how}"
+    with forcing(Engine.TORCH):
+        on_card = run.loader()
+        batch = bits(on_card.batch(0, 0))
+    stores = Graph.of(on_card.graph_sampler.graph).stores
+    assert stores is not None
+    assert stores.edges is not None
     assert stores.edges.num_edges(("user", "buys", "item")) == 5
+    assert run.placement == stores.line
+    assert on_card._on_device is not None
+    assert batch == bits(prepared(tmp_path / "shop", **values).loader().batch(0, 0))
 
 
 @pytest.mark.core(1)

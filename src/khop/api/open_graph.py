@@ -41,6 +41,7 @@ from khop.graph.manifest import Contents, open_manifest
 from khop.graph.needs import Need
 from khop.graph.node_ids import Names, OwnIds, ids_in, ids_of
 from khop.graph.partitions.book import read_book
+from khop.graph.partitions.local_partitions import LocalPartitionFeatures
 from khop.graph.partitions.parts_folder import PartsFolder, open_parts
 from khop.graph.partitions.placements import LANES, Placement
 from khop.graph.rule import Hop
@@ -613,7 +614,8 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: st
     `leave` is a reason to keep all stores on the CPU if none is requested on the GPU.
     """
     is_cpu = request.device == "cpu" and bool(request.columns)
-    if graph.partition_options is not None or graph.is_collective or graph.lanes is not None:
+    is_local = isinstance(_rows_of_parts(graph.features), LocalPartitionFeatures)
+    if is_local or graph.is_collective or graph.lanes is not None:
         return _parts_placed_on(graph, request, work, leave)
     folder = graph.folder if isinstance(graph.folder, GraphFolder) else None
     if is_cpu and folder is None:

@@ -153,8 +153,8 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
             say(console, f"{_title(run)}; results in {folder}")
             for line in bound_ranks(group):
                 say(console, line)
-            if run.graph.stores is not None:
-                say(console, run.graph.placement)
+            if (placement := run.placement) is not None:
+                say(console, placement)
             for note in (
                 *notes_of(run.config, run.graph.schema, request.raw),
                 *([memory_line] if memory_line else ()),

@@ -47,7 +47,6 @@ from khop.run.memory import (
     check_memory,
     is_placed,
     placed_graph,
-    where_of_gpu,
 )
 from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
@@ -339,6 +338,7 @@ class Run:
     config: RunConfig  # resolved
     graph: Graph
     run_task: RunTask
+    later: LaterPlacement | None = None  # of training edges; None: nothing remains to be placed
 
     @property
     def model(self) -> nn.Module:
@@ -356,6 +356,12 @@ class Run:
         found = self.graph.servers if self.graph.folder is None else self.graph.folder
         assert found is not None, "a run needs a graph folder or a graph on servers"
         return found.fingerprint
+
+    @property
+    def placement(self) -> str | None:
+        """Where each store of the graph of training batches is, in one line; None if none is placed."""
+        placed = None if self.later is None else self.later.line
+        return self.graph.placement if placed is None and self.graph.stores is not None else placed
 
     @property
     def classes(self) -> Sequence[str]:
@@ -653,9 +659,8 @@ def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None, leave: str
     config, folder = resolved(raw, cache, notice)
     if isinstance(folder, GraphOnServers):
         return Run(config, folder.graph, built(config, "task", TaskContext(config, folder.graph)))
-    parts = config.parts
+    parts, later = config.parts, None
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
     if is_placed(config):
-        graph = placed_graph(config, graph, folder, raw, leave)
-    later = LaterPlacement.of(graph, where_of_gpu(raw))
-    return Run(config, graph, built(config, "task", TaskContext(config, graph, later)))
+        graph, later = placed_graph(config, graph, folder, raw, leave)
+    return Run(config, graph, built(config, "task", TaskContext(config, graph, later)), later)

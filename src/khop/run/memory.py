@@ -112,10 +112,12 @@ def is_placed(config: RunConfig) -> bool:
 
 def placed_graph(
     config: RunConfig, graph: Graph, folder: Folder, raw: RawRun, leave: str | None = None
-) -> Graph:
+) -> tuple[Graph, LaterPlacement | None]:
     """Place the stores of a run's graph as its table `gpu` requests. Raises ValueError if this is impossible.
 
-    `leave` is a reason to keep all stores on the CPU if none is requested on the GPU.
+    Also return the placement of other graphs of the run, such as the training edges: if the run splits its
+    edges, nothing else is placed. `leave` is a reason to keep all stores on the CPU if none is requested on
+    the GPU.
     """
     gpu = config.gpu
     labels = () if gpu.features == "disk" else (config.task.label,)  # small, and read one by one
@@ -126,15 +128,19 @@ def placed_graph(
     is_cached_here = is_gpu and graph.lanes is None  # else the loader caches rows of other ranks
     cache = {config.model.column: gpu.cache} if is_cached_here and config.model.column in known else {}
     request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache, gpu.check)
-    has_parts = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
+    splits_edges = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
+    work, where = work_sizes(config, folder), where_of_gpu(raw)
+    is_left = leave is not None or (graph.partition_options is not None and bool(places))
     try:
-        if request.is_explicit and has_parts:
-            return _placed_later(graph, request, work_sizes(config, folder))
-        if has_parts:
-            leave = leave or "only requested stores of training edges are placed"
-        return placed_on(graph, request, work_sizes(config, folder), leave)
+        if not is_gpu or (is_left and not request.is_explicit):
+            return placed_on(graph, request, work, leave), None
+        if not splits_edges:
+            graph = placed_on(graph, request, work)
+            return graph, LaterPlacement(graph, where, graph)
+        graph = _placed_later(graph, request, work)
+        return graph, LaterPlacement(graph, where)
     except ValueError as error:
-        raise ValueError(f"{error} ({where_of_gpu(raw)})") from error
+        raise ValueError(f"{error} ({where})") from error
 
 
 def where_of_gpu(raw: RawRun) -> str:
@@ -143,49 +149,63 @@ def where_of_gpu(raw: RawRun) -> str:
 
 
 def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
-    """Attach the request to the graph of a run that splits its edges: only training edges are placed."""
-    if graph.lanes is not None:
+    """Attach the request to the graph of a run that splits its edges: only training edges are placed.
+
+    Columns that the CPU reads are put where they are requested.
+    """
+    if request.is_explicit and graph.lanes is not None:
         check_request_of_parts(request, not graph.is_collective)
+    on_host = {name: place for name, place in request.columns.items() if not place.is_read_by_gpu}
+    if on_host:
+        asked = DevicePlacement(request.device, columns=on_host)
+        graph = placed_on(graph, asked, work, "training edges are placed later")
     stores = PlacedStores.none(request, work, torch.device(request.device))
-    return replace(graph, stores=replace(stores, line=f"{request.device}: training edges, as requested"))
+    how = "as requested" if request.is_explicit else "as much on the card as fits"
+    return replace(graph, stores=replace(stores, line=f"{request.device}: training edges, {how}"))
 
 
 class LaterPlacement:
     """The placement of training edges, which is done after the task has split the edges."""
 
-    def __init__(self, whole: Graph, where: str) -> None:
-        self._whole = whole
+    def __init__(self, whole: Graph, where: str, done: Graph | None = None) -> None:
+        self._whole = whole  # its stores have the request
         self._where = where  # the request was set
+        self._done = done  # a graph that stays as it is
         self._last: tuple[Graph, Graph] | None = None  # a graph, and the same one placed
 
-    @classmethod
-    def of(cls, whole: Graph, where: str) -> LaterPlacement | None:
-        """Return the placement that a run's graph requests; None if it requests none on a GPU.
-
-        Errors name `where` the request was set.
-        """
-        return cls(whole, where) if _is_requested(whole) else None
+    @property
+    def line(self) -> str | None:
+        """Where the stores of the last graph are, and why; None before the first."""
+        return None if self._last is None else self._last[1].placement
 
     def placed(self, graph: Graph) -> Graph:
         """Return a graph with its stores placed as requested; a placed graph is returned unchanged.
 
         The last result is cached, so that samplers of the same graph share it. Raises ValueError if the
-        request is impossible.
+        request is impossible. Collective if the graph is placed on several ranks; see `Graph.on`.
         """
-        stores = self._whole.stores
-        assert stores is not None
-        if _is_placed(graph):
+        if graph is self._done or _is_placed(graph):
             return graph
-        if self._last is None or self._last[0] is not graph:
+        if self._last is None or not any(graph is each for each in self._last):
             self._last = None  # free its memory before the other graph is placed
-            # The edges of a part are not those of its folder.
-            given = replace(graph, stores=None, folder=graph.folder if graph is self._whole else None)
             try:
-                placed = placed_on(given, stores.plan.request, stores.plan.work)
+                self._last = graph, self._placed(graph)
             except ValueError as error:
                 raise ValueError(f"{error} ({self._where})") from error
-            self._last = graph, replace(placed, folder=graph.folder)
         return self._last[1]
+
+    def _placed(self, graph: Graph) -> Graph:
+        stores = self._whole.stores
+        assert stores is not None
+        request, work = stores.plan.request, stores.plan.work
+        if graph is self._whole:
+            return placed_on(replace(graph, stores=None), request, work)
+        if self._whole.partition_options is None:  # columns that the CPU reads are in place
+            on_host = {n: StorePlace.HOST for n, place in request.columns.items() if not place.is_read_by_gpu}
+            request = replace(request, columns={**request.columns, **on_host})
+        # The edges of a part are not those of its folder.
+        placed = placed_on(replace(graph, stores=None, folder=None), request, work)
+        return replace(placed, folder=graph.folder)
 
 
 def without_later_placement(graph: Graph) -> Graph:

@@ -28,6 +28,7 @@ def disturbed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         "no:cacheprovider",
         "-p",
         "support.disturbed_kernels",
+        "--timeout=0",  # the test that starts it has a limit
     ]
     path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(

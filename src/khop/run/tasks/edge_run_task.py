@@ -80,7 +80,8 @@ class SplitEdges:
         kept = tuple(t for t in graph.schema.edge_types if t in followed or t in ends)
         graph = graph.only(kept)
         split = _split_of_edges(context, graph, edge_types, columns)
-        split = replace(split, train=context.placed(split.train))
+        train = context.placed(split.train)
+        split = replace(split, train=train, val=train if split.val is split.train else split.val)
         return cls(
             graph,
             edge_types,
