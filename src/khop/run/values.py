@@ -52,9 +52,9 @@ class LinksTable(Section):
     """Number of negatives per training link"""
     negatives_group: Count = 1
     """Number of consecutive training links that share one set of negatives. A larger number gives batches
-    with fewer nodes. With shared_negatives, a group shares only these: negatives_per_positive is per link"""
+    with fewer nodes. If shared_negatives is set, a group shares only these additional negatives"""
     shared_negatives: Annotated[CountOrNone, Default("none")] = 0
-    """Number of additional negatives per training link, which negatives_group links share"""
+    """Number of additional negatives per training link. A group of negatives_group links shares them"""
     hard_negatives: Annotated[CountOrNone, Default("none")] = 0
     """Number of additional hard negatives per training link. These are the destinations with the highest
     scores for the link's source that are not linked to it"""

@@ -62,8 +62,9 @@ class MetricOptions:
         ),
         Default("accuracy for nodes, mrr for links"),
     ] = None
-    """Metric of evaluation. For nodes: accuracy, f1-macro, f1-micro, roc-auc or average-precision. For links:
-    roc-auc, average-precision, mrr, or hits, recall, ndcg or map among the first K, such as hits@50"""
+    """Metric of evaluation. For classes: accuracy, f1-macro, f1-micro, roc-auc or average-precision. For
+    regression: rmse, mae or r2. For links: roc-auc, average-precision, mrr, or hits, recall, ndcg or map
+    among the first K, such as hits@50"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class ClassOptions(MetricOptions):
     """Loss: cross-entropy, or focal loss, which gives confident predictions less weight (focal)"""
     gamma: Annotated[float, Ge(0), Lt(1000)] = 2.0
     """Exponent gamma of the focal loss. A larger number gives confident predictions less weight"""
-    class_weights: Annotated[Literal["none", "balanced"], Default("none")] = "none"
+    class_weights: Literal["none", "balanced"] = "none"
     """Weights of the classes in the loss: equal (none), or inversely proportional to the number of training
     seeds of each class (balanced). Use balanced if some classes are rare"""
     label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
