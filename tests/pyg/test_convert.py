@@ -207,6 +207,50 @@ def test_trees_and_directions_come_along() -> None:
     assert not both.is_directed()
 
 
+def of_one_type(tmp_path: Path, node_columns: dict[str, Any], edge_columns: dict[str, Any]) -> khop.Graph:
+    ring = khop.EdgeTable(torch.arange(4), torch.arange(4).roll(1), edge_columns)
+    node = khop.NodeTable(4, node_columns, {"train": torch.tensor([1])})
+    return khop.open_graph(khop.write_graph(tmp_path / "g", {"n": node}, {"n to n": ring}))
+
+
+def test_columns_of_nodes_and_edges_with_one_name_are_both_there(tmp_path: Path) -> None:
+    nodes = {"year": torch.arange(4), "train_mask": torch.ones(4)}
+    edges = {"year": torch.arange(4) + 10, "edge_index": torch.ones(4)}
+    graph = of_one_type(tmp_path, nodes, edges)
+    with pytest.warns(UserWarning, match="is another attribute of the data") as told:
+        data = khop.graph_to_pyg(graph)
+    assert [str(one.message).split(":")[0] for one in told] == [
+        "column 'train_mask' of 'n' is 'node_train_mask'",
+        "column 'edge_index' of ('n', 'to', 'n') is 'edge_edge_index'",
+        "column 'year' of ('n', 'to', 'n') is 'edge_year'",
+    ]
+    assert torch.equal(data.year, nodes["year"])
+    assert sorted(data.edge_year.tolist()) == [10, 11, 12, 13]
+    assert data.train_mask.tolist() == [False, True, False, False]
+    assert data.edge_index.shape == (2, 4)
+    sampler = khop.NeighborSampler(graph, [2], expansion=khop.Expansion.SUBGRAPH)
+    loader = khop.Loader(
+        sampler,
+        {"n": torch.arange(4)},
+        batch_size=4,
+        columns={"n": ["year"], "n to n": ["year", "edge_index"]},
+    )
+    with pytest.warns(UserWarning, match=r"column '\w+' of .* is 'edge_\w+': "):
+        batch = khop.batch_to_pyg(loader.batch(epoch=0, step=0))
+    assert torch.equal(batch.year, nodes["year"][batch.n_id])
+    assert sorted(batch.edge_year.tolist()) == [10, 11, 12, 13]
+    assert batch.edge_index.shape == (2, 4)
+
+
+def test_quantized_columns_come_back_as_numbers(tmp_path: Path) -> None:
+    x, w = torch.randn(4, 3), torch.randn(4, 2)
+    graph = of_one_type(tmp_path, {"x": khop.quantize(x)}, {"w": khop.quantize(w)})
+    data = khop.graph_to_pyg(graph)
+    assert data.x.dtype == data.w.dtype == torch.float32
+    assert torch.allclose(data.x, x, atol=x.abs().max().item() / 127)
+    assert torch.allclose(data.w, w[graph.csc("n to n").indices], atol=w.abs().max().item() / 127)
+
+
 def test_a_batch_of_blocks_is_refused() -> None:
     graph = khop.graph_from_pyg(plain())
     loader = khop.Loader(khop.NeighborSampler(graph, [2]), torch.tensor([1]), batch_size=1)

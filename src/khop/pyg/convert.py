@@ -6,7 +6,7 @@ Arrays are shared if the layouts agree.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -197,8 +197,9 @@ def _ends(csc: Csc) -> tuple[Given, Given]:
 def graph_to_pyg(graph: Graph) -> Data | HeteroData:
     """Make torch_geometric's data from a graph.
 
-    Columns share memory with the graph; sparse columns become torch.sparse_csr. Edges are sorted by
-    destination. A split becomes a mask, `<split>_mask`.
+    Columns share memory with the graph, except quantized ones, which become float32. Sparse columns become
+    torch.sparse_csr. Edges are sorted by destination. A split becomes a mask, `<split>_mask`. A column with
+    the name of another attribute of the data is renamed to `node_<name>` or `edge_<name>`, with a warning.
 
     Args:
         graph: Graph in memory or in a folder.
@@ -216,19 +217,20 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
     for node_type in schema.node_types:
         nodes = _of_type(data, node_type)
         nodes.num_nodes = graph.num_nodes(node_type)
-        for name, column in columns.get(node_type, {}).items():
-            nodes[name] = _given_back(column, schema.column(node_type, name))
     for edge_type in schema.edge_types:
         csc = graph.csc(edge_type)
         edges = _of_type(data, edge_type)
         edges.edge_index = Adjacency(csc.indptr, csc.indices, graph.num_nodes(edge_type[0])).edge_index
-        for name, column in columns.get(edge_type, {}).items():
-            edges[name] = column
     for split in graph.split_names:
         for node_type, ids in graph.split(split).items():
             mask = torch.zeros(graph.num_nodes(node_type), dtype=torch.bool)
             mask[ids_here(ids)] = True
             _of_type(data, node_type)[split + _MASK] = mask
+    types: list[NodeType | EdgeType] = [*schema.node_types, *schema.edge_types]
+    for type_ in types:
+        of_type = columns.get(type_, {})
+        given = {name: _given_back(column, schema.column(type_, name)) for name, column in of_type.items()}
+        _add_columns(_of_type(data, type_), type_, given)
     return data
 
 
@@ -238,7 +240,8 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
     Columns share memory with the batch; sparse columns are rows for `khop.SparseRows.of`. Seeds come first;
     `batch_size` is their number. Duplicate seeds share a row, given by `seed_index`. Weights of drawn edges
     are `edge_weight`, or `sampled_edge_weight` if a column has that name. Loss weights of seeds are
-    `loss_weight`.
+    `loss_weight`. A column with the name of another attribute of the data is renamed to `node_<name>` or
+    `edge_<name>`, with a warning; a column of seeds with the name of one of nodes is `seed_<name>`.
 
     Args:
         batch: Batch of a `khop.Loader` whose sampler has `expansion=khop.Expansion.SUBGRAPH`.
@@ -266,22 +269,47 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
         nodes = _of_type(data, node_type)
         nodes.n_id = ids
         nodes.num_sampled_nodes = list(subgraph.nodes_per_hop[node_type])
-        for name, column in batch.columns.get(node_type, {}).items():
-            nodes[name] = column
         if sample.trees is not None:
             nodes.batch = sample.trees[node_type]
         if node_type in sample.seed_index:
             nodes.batch_size = subgraph.nodes_per_hop[node_type][0]
             nodes.seed_index = sample.seed_index[node_type]
-            for name, column in batch.seed_columns.get(node_type, {}).items():
-                nodes[name if name not in nodes else f"seed_{name}"] = column
             if sample.loss_weights is not None and node_type in sample.loss_weights.by_type:
                 nodes.loss_weight = sample.loss_weights.by_type[node_type]
     for edge_type, adjacency in subgraph.adjacencies.items():
-        _add_edges(_of_type(data, edge_type), adjacency)
+        edges = _of_type(data, edge_type)
+        edges.edge_index = adjacency.edge_index
+        if adjacency.edge_ids is not None:
+            edges.e_id = adjacency.edge_ids
+        if adjacency.reverse is not None:
+            edges.reverse = adjacency.reverse
         if subgraph.edges_per_hop is not None:
-            _of_type(data, edge_type).num_sampled_edges = list(subgraph.edges_per_hop[edge_type])
+            edges.num_sampled_edges = list(subgraph.edges_per_hop[edge_type])
+    for node_type in sample.nodes:
+        nodes = _of_type(data, node_type)
+        _add_columns(nodes, node_type, batch.columns.get(node_type, {}))
+        for name, column in batch.seed_columns.get(node_type, {}).items():
+            nodes[name if name not in nodes else f"seed_{name}"] = column
+    for edge_type, adjacency in subgraph.adjacencies.items():
+        edges = _of_type(data, edge_type)
+        _add_columns(edges, edge_type, adjacency.columns)
+        if adjacency.weight is not None:
+            edges["sampled_edge_weight" if "edge_weight" in edges else "edge_weight"] = adjacency.weight
     return data
+
+
+def _add_columns(storage: Any, type_: NodeType | EdgeType, columns: Mapping[str, Tensor]) -> None:
+    """Add columns; those with the name of an attribute that is there get another one, with a warning."""
+    for name, column in columns.items():
+        free = name
+        while free in storage:
+            free = f"{'edge' if isinstance(type_, tuple) else 'node'}_{free}"
+        if free != name:
+            warnings.warn(
+                f"column {name!r} of {type_!r} is {free!r}: {name!r} is another attribute of the data",
+                stacklevel=3,
+            )
+        storage[free] = column
 
 
 def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[tuple[str, Tensor]]:
@@ -320,20 +348,6 @@ def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[
     return found
 
 
-def _add_edges(edges: Any, adjacency: Adjacency) -> None:
-    edges.edge_index = adjacency.edge_index
-    if adjacency.edge_ids is not None:
-        edges.e_id = adjacency.edge_ids
-    if adjacency.reverse is not None:
-        edges.reverse = adjacency.reverse
-    for name, column in adjacency.columns.items():
-        edges[name] = column
-    if adjacency.weight is not None:
-        edges["sampled_edge_weight" if "edge_weight" in adjacency.columns else "edge_weight"] = (
-            adjacency.weight
-        )
-
-
 def _is_sorted(data: Data | HeteroData) -> bool:
     """Return true if all edges are sorted by destination, so that their arrays need not be copied."""
     stores = [storage for _, storage in storages(data) if "edge_index" in storage]
@@ -355,6 +369,8 @@ def _stored(name: str, column: Tensor) -> tuple[Tensor, ColumnSpec]:
 
 
 def _given_back(column: Tensor, spec: ColumnSpec) -> Tensor:
+    if spec.scales is not None:
+        return column.float() * torch.tensor(spec.scales, dtype=torch.float32).view(spec.shape)
     if spec.sparse_width is None:
         return column
     rows = SparseRows.of(column, spec.sparse_width)
