@@ -27,6 +27,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import khop
 from data.tables.shop import TYPE, at, spec, users
 from khop import EdgeTable, NodeTable, import_tables, open_folder, open_ids, write_graph
 from khop.graph import append_rows as merged_rows
@@ -349,6 +350,20 @@ def test_it_has_the_bits_of_the_other_rows(
         assert found.manifest == expected.manifest
         assert gone.get(BUYS, 0) == base.num_edges(BUYS) - expected.num_edges(BUYS)
         assert verify_folder(found.path) == []
+
+
+def test_rows_that_were_in_input_order_stay_in_it(tmp_path: Path) -> None:
+    times, links = np.array([3, 2, 1, 0, 9]), ("n", "links", "n")
+    table = EdgeTable(np.array([0, 1, 2, 3]), np.full(4, 4), {"w": np.arange(4, dtype=np.float32)})
+    path = write_graph(tmp_path / "g", {"n": NodeTable(5, {"time": times})}, {links: table}, sort_by="time")
+    graph = khop.open_graph(path).with_edges({"n visited n": table})
+    base = open_folder(graph.save(tmp_path / "base"))
+    assert base.row_order == {links: "time"}
+    delete_nodes(base, {"n": np.array([2])}, tmp_path / "out")
+    found = open_folder(tmp_path / "out")
+    assert found.row_order == base.row_order
+    assert found.csc(links).indices.tolist() == [2, 1, 0]
+    assert found.csc(("n", "visited", "n")).indices.tolist() == [0, 1, 2]
 
 
 def test_damage_is_not_copied(tmp_path: Path) -> None:

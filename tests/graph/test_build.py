@@ -537,14 +537,44 @@ def test_a_saved_folder_has_the_arrays_of_its_origin(shop: Path, tmp_path: Path)
     assert copy.schema == origin.schema
     differing = {file for file, entry in copy.arrays.items() if origin.arrays.get(file) != entry}
     assert differing == set()
-    # Where the rows stood in the tables that the origin was written from is not of the graph.
-    assert {Path(file).name for file in origin.arrays.keys() - copy.arrays.keys()} <= {"edge_id.npy"}
+    assert copy.arrays.keys() == origin.arrays.keys()
 
 
 def test_sorting_while_saving_is_sorting_while_writing(tmp_path: Path) -> None:
     by_time = open_folder(write_typed_graph(tmp_path / "by-time"))
     again = saved(by_time, tmp_path / "again", sort_by="time")
     assert {file for file, entry in again.arrays.items() if by_time.arrays.get(file) != entry} == set()
+
+
+@pytest.mark.parametrize("memory", [1 << 40, 2])
+def test_copies_know_the_positions_of_edges_in_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
+) -> None:
+    """Also through the disk, sorted by another column, and of a partitioned graph."""
+    monkeypatch.setattr("khop.graph.build.free_memory_bytes", lambda: memory)
+    generator = torch.Generator().manual_seed(3)
+    ends = torch.randint(20, (2, 90), generator=generator)
+    times = torch.randint(5, (90,), generator=generator)
+    given = {"t": times, "number": torch.arange(90)}
+    path = write_graph(tmp_path / "g", {"n": NodeTable(20)}, {"n to n": EdgeTable(*ends, given)})
+    to = ("n", "to", "n")
+
+    def number(folder: Path) -> None:
+        opened = open_folder(folder)
+        edge_id = opened.edge_id(to)
+        assert edge_id is not None
+        assert torch.equal(opened.columns()[to]["number"], edge_id.long())
+        assert edge_id.dtype == torch.int32
+
+    number(path)
+    number(khop.open_graph(path).save(tmp_path / "saved"))
+    source = open_folder(path)
+    arguments = (open_csc_graph(source), source.columns(), {}, None)
+    number(save_graph(tmp_path / "sorted", *arguments, sort_by="t", origin=source))
+    khop.cluster_graph(tmp_path / "sorted", tmp_path / "clustered", 2)
+    number(tmp_path / "clustered")
+    khop.partition_graph(tmp_path / "sorted", tmp_path / "parts", 3, method="hash")
+    number(khop.open_graph(tmp_path / "parts").save(tmp_path / "joined"))
 
 
 def test_copies_of_a_graph_are_sorted_by_the_same_column(tmp_path: Path) -> None:

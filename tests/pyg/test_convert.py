@@ -221,14 +221,14 @@ def test_columns_of_nodes_and_edges_with_one_name_are_both_there(tmp_path: Path)
         data = khop.graph_to_pyg(graph)
     assert [str(one.message).split(":")[0] for one in told] == [
         "column 'train_mask' of 'n' is 'node_train_mask'",
-        "column 'edge_index' of ('n', 'to', 'n') is 'edge_edge_index'",
         "column 'year' of ('n', 'to', 'n') is 'edge_year'",
+        "column 'edge_index' of ('n', 'to', 'n') is 'edge_edge_index'",
     ]
     assert torch.equal(data.year, nodes["year"])
     assert sorted(data.edge_year.tolist()) == [10, 11, 12, 13]
     assert data.train_mask.tolist() == [False, True, False, False]
     assert data.edge_index.shape == (2, 4)
-    sampler = khop.NeighborSampler(graph, [2], expansion=khop.Expansion.SUBGRAPH)
+    sampler = khop.NeighborSampler(graph, [2], expansion=khop.Expansion.SUBGRAPH, edge_ids=True)
     loader = khop.Loader(
         sampler,
         {"n": torch.arange(4)},

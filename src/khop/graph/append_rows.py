@@ -22,7 +22,7 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.atomic import ProgressCallback
-from khop.graph.build import sliced, write_graph, write_ids
+from khop.graph.build import sliced, write_ids, write_tables
 from khop.graph.folder import (
     ORIGINAL_ID,
     GraphFolder,
@@ -559,10 +559,9 @@ def delete_nodes(
         for node in base.manifest.nodes
     }
     edges = {edge.type: _edges(base, edge, kept, columns[edge.type]) for edge in base.manifest.edges}
-    write_graph(
-        out, nodes, edges, sort_by=_sorted_by(base), threads=threads, memory=memory,
-        documents=documents_of(base.path, base.documents), notice=notice,
-    )  # fmt: skip
+    documents = documents_of(base.path, base.documents)
+    sort_by, only = _sorted_by(base), base.row_order.keys()
+    write_tables(out, nodes, edges, sort_by, threads, memory, documents, notice, only)
     return {
         edge.type: edge.count - len(table.sources)
         for edge, table in zip(base.manifest.edges, edges.values(), strict=True)

@@ -98,8 +98,7 @@ class _EdgeArrays:
             self._fields[name] = writer.open_array(file, dtype, (count, *shape))
         self._is_input_order = True
         if plan.columns and plan.duplicates == "keep":
-            dtype = "int32" if count <= 1 << 31 else "int64"
-            self._fields[POSITION] = self._open(EDGE_ID, dtype, (count,))
+            self._fields[POSITION] = self._open(EDGE_ID, _dtype_of_ids(plan.edge_id, count), (count,))
         self._rows_end = self._edges = 0
 
     def _open(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
@@ -113,9 +112,12 @@ class _EdgeArrays:
             self._rows_end = int(ends[-1])
         if not piece.fields:
             return
+        fields = dict(piece.fields)
+        if POSITION in self._fields and self._plan.edge_id is not None:
+            fields[POSITION] = self._plan.edge_id.numpy()[fields[POSITION]]
         for name, array in self._fields.items():
-            array.write(piece.fields[name])
-        self._compare_order(piece.fields.get(POSITION))
+            array.write(fields[name])
+        self._compare_order(fields.get(POSITION))
 
     def _compare_order(self, positions: npt.NDArray[Any] | None) -> None:
         if positions is None:
@@ -133,6 +135,10 @@ class _EdgeArrays:
         if has_positions and self._is_input_order:
             self._writer.remove(layout.edge_array(self._plan.edge_type, EDGE_ID))
         return has_positions and not self._is_input_order
+
+
+def _dtype_of_ids(edge_id: Tensor | None, count: int) -> str:
+    return id_dtype(count) if edge_id is None else str(edge_id.numpy().dtype)
 
 
 CHUNK_EDGES = 1 << 20
@@ -344,10 +350,10 @@ def write_graph(
         >>> graph.schema.edge_types
         (('user', 'buys', 'item'), ('item', 'bought-by', 'user'))
     """
-    return _written(path, nodes, edges, sort_by, threads, memory, documents, notice)
+    return write_tables(path, nodes, edges, sort_by, threads, memory, documents, notice)
 
 
-def _written(
+def write_tables(
     path: str | os.PathLike[str],
     nodes: Mapping[NodeType, NodeTable],
     edges: Mapping[EdgeType, EdgeTable | EdgeChunks] | Mapping[str, EdgeTable | EdgeChunks],
@@ -357,8 +363,13 @@ def _written(
     documents: Mapping[str, bytes] | None,
     notice: ProgressCallback | None,
     only: Collection[EdgeType] | None = None,
+    edge_ids: Mapping[EdgeType, Tensor] = MappingProxyType({}),
 ) -> Path:
-    """Write a graph folder; see `write_graph`. `only` are the edge types to sort; None: all with times."""
+    """Write a graph folder; see `write_graph`.
+
+    `only` are the edge types to sort; None: all with times. `edge_ids` has numbers of edges to store in place
+    of their positions in the tables.
+    """
     target = path_of("path", path)
     threads = whole_number("threads", threads, 1)
     budget = free_memory_bytes() // 2 if memory is None else whole_number("memory", memory, 1)
@@ -367,7 +378,9 @@ def _written(
     given_nodes = [GivenNodes.of(node_type, table) for node_type, table in nodes.items()]
     counts = {given.entry.type: given.entry.count for given in given_nodes}
     tables = {t: table for t, table in edges.items() if not isinstance(table, EdgeChunks)}
-    given_edges = _all_given_edges(tables, counts)
+    given_edges = [
+        replace(one, edge_id=edge_ids.get(one.entry.type)) for one in _all_given_edges(tables, counts)
+    ]
     streams = [EdgeStream.of(t, table, counts) for t, table in edges.items() if isinstance(table, EdgeChunks)]
     row_order = _row_order(sort_by, given_nodes, [*given_edges, *(stream.first for stream in streams)], only)
     total = sum(given.num_bytes for given in given_nodes)
@@ -467,7 +480,7 @@ class _Writer:
         specs = {name: (column.dtype, column.values.shape[1:]) for name, column in given.columns.items()}
         ends = self.counts[edge_type[0]], self.counts[edge_type[2]]
         times: Times = "column" if source_times is None else "given"
-        return EdgePlan(edge_type, *ends, specs, by, times=times)
+        return EdgePlan(edge_type, *ends, specs, by, times=times, edge_id=given.edge_id)
 
     def _order_of(self, edge_type: EdgeType) -> str:
         return self.row_order.column if self.row_order.concerns(edge_type) else INPUT
@@ -512,11 +525,12 @@ class _Writer:
         for name, column in given.columns.items():
             file = layout.edge_column(edge_type, name)
             self.out.array(file, column.dtype, column.values.shape, _rows_in_order(column, positions))
-        if _ascends_by_one(positions):
+        numbers = positions if given.edge_id is None else given.edge_id.numpy()[positions]
+        if _ascends_by_one(numbers):
             return entry
-        file = layout.edge_array(edge_type, "edge_id")
-        chunks = (chunk for _, chunk in row_chunks(positions))
-        self.out.array(file, id_dtype(entry.count), (entry.count,), chunks)
+        file = layout.edge_array(edge_type, EDGE_ID)
+        chunks = (chunk for _, chunk in row_chunks(numbers))
+        self.out.array(file, _dtype_of_ids(given.edge_id, entry.count), (entry.count,), chunks)
         return replace(entry, edge_id=True)
 
     def _sorted(self, given: GivenEdges) -> tuple[Csc, Tensor | None]:
@@ -592,9 +606,9 @@ def save_graph(
     """Write a graph, its columns and its splits as a folder, and return the path.
 
     Rows keep their order unless `sort_by` names a column of times to sort by. `origin` is the folder that the
-    arrays are mapped from, which must be sound (`refuse_damage`). The ids of its nodes, its documents, such
-    as the cut-offs of an import, and the column by which its rows are sorted are kept. `added` are edges of
-    further types.
+    arrays are mapped from, which must be sound (`refuse_damage`). The ids of its nodes, the input positions
+    of its edges, its documents, such as the cut-offs of an import, and the column by which its rows are
+    sorted are kept. `added` are edges of further types.
     """
     only: Collection[EdgeType] | None = None
     if sort_by is None and origin is not None:
@@ -607,7 +621,15 @@ def save_graph(
     }
     own = {edge_type: edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
     edges: dict[EdgeType, EdgeTable | EdgeChunks] = {**own, **added}
-    return _written(path, nodes, edges, sort_by, 1, None, documents, notice, only)
+    edge_ids = {} if origin is None else _edge_ids(origin, own)
+    return write_tables(path, nodes, edges, sort_by, 1, None, documents, notice, only, edge_ids)
+
+
+def _edge_ids(origin: Folder, tables: Mapping[EdgeType, EdgeTable]) -> dict[EdgeType, Tensor]:
+    """Return the input positions of edges that a folder stores, of types with all of its edges."""
+    types = origin.schema.edge_types
+    whole = [t for t, of in tables.items() if t in types and len(of.sources) == origin.num_edges(t)]
+    return {t: ids for t in whole if (ids := origin.edge_id(t)) is not None}
 
 
 def _kept_order(origin: Folder, columns: Columns) -> tuple[str | None, Collection[EdgeType]]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from khop.graph.atomic import in_order
 from khop.graph.npy import STORED
@@ -63,6 +64,7 @@ class EdgePlan:
     duplicates: Duplicates = "keep"
     times: Times = "column"  # "given": from the chunks, even if a column has the name
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by integer column: its bounds
+    edge_id: Tensor | None = None  # the numbers to store as `edge_id`; None: positions in the input
 
     @property
     def time_field(self) -> str:

@@ -76,6 +76,10 @@ class Folder(Protocol):
         """Return the number of edges of a type."""
         ...
 
+    def edge_id(self, edge_type: EdgeType) -> Tensor | None:
+        """Return the input position of each edge, in CSC order, int32 or int64; None if it was not stored."""
+        ...
+
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Return every column of every type, over all partitions. Edge columns are in CSC order."""
         ...

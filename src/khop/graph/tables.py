@@ -189,6 +189,7 @@ class GivenEdges:
     sources: Given
     destinations: Given
     columns: Mapping[str, Given]
+    edge_id: Tensor | None = None  # numbers of the edges to store, int32 or int64; None: positions
 
     @classmethod
     def of(cls, edge_type: EdgeType, table: EdgeTable, counts: Mapping[NodeType, int]) -> GivenEdges:

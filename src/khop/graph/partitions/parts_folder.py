@@ -118,6 +118,15 @@ class PartsFolder:
         """Return the original ids, int64 (nodes of all parts)."""
         return self.whole_array(layout.node_column(node_type, ORIGINAL_ID))
 
+    def edge_id(self, edge_type: EdgeType) -> Tensor | None:
+        """Return the position of each edge in the input of the unpartitioned graph, in the order of parts.
+
+        None if it was not stored, or is not on this machine.
+        """
+        file = layout.edge_array(edge_type, "edge_id")
+        of_parts = [part.array(file) for part in self.parts if file in part.arrays]
+        return torch.cat(of_parts) if of_parts and len(of_parts) == self.book.num_parts else None
+
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Return every column of every type. Edge columns are in the order of the parts.
 
