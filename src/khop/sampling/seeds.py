@@ -313,18 +313,18 @@ class NodeSeeds(SeedList):
 
 @dataclass(frozen=True, eq=False, init=False)
 class NodeTuples(SeedList):
-    """Seeds of N groups of M nodes each, such as hyperedges; each group is one seed, used once per epoch.
+    """Seeds of N tuples of M nodes each, such as hyperedges; each tuple is one seed, used once per epoch.
 
-    A batch has the nodes of its groups as seeds, group after group, so the output of a model has n * M
-    rows. `batch.tuple_labels` has their labels by node type. `batch.global_mean` takes one loss per
-    group. Duplicates are allowed.
+    A batch has the nodes of its n tuples as seeds, tuple after tuple, so the output of a model has n * M
+    rows. `batch.tuple_labels` has the labels of the tuples by node type. `batch.global_mean` takes one loss
+    per tuple. Duplicates are allowed.
 
     Args:
-        nodes: Global ids (N, M), a row per group, as a tensor, an array or a list; of several node types
+        nodes: Global ids (N, M), a row per tuple, as a tensor, an array or a list; of several node types
             as a mapping by type.
-        labels: Labels (N, ...), one per group, of the same forms.
+        labels: Labels (N, ...), one per tuple, of the same forms.
     Raises:
-        ValueError: The ids are not whole numbers (N, M), or labels are not one per group.
+        ValueError: The ids are not whole numbers (N, M), or labels are not one per tuple.
     Example:
         >>> tuples = khop.NodeTuples([[0, 1, 2], [2, 3, 4]], labels=[0.5, 1.0])
         >>> loader = khop.Loader(khop.NeighborSampler(khop.open_graph("debian"), [5]), tuples, batch_size=2)

@@ -43,8 +43,8 @@ class TemporalStrategy(StrEnum):
 class Temporal(RuleBase):
     """Rule that samples only edges and nodes that are not later than the seed.
 
-    The time of an edge is its column, or the column of its source node, or the later of both. Edge types
-    with neither column are not limited.
+    The time of an edge is its value in the column, or that of its source node; if both have the column, the
+    later value counts. Edge types with neither column are not limited.
 
     With `limit="edge"`, times never increase along a path: the edges of a node are not later than the edge
     that led to it, as in TGAT (Xu et al. 2020) and TGN (Rossi et al. 2020). A node that is reached over
