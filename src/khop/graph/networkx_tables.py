@@ -14,6 +14,7 @@ import numpy.typing as npt
 Columns = dict[str, npt.NDArray[Any]]
 MISSING = "_missing"  # ending of the edge column that marks edges without a value
 _LISTS = (list, tuple, np.ndarray)
+_WHOLE = 2**24  # float32 has all whole numbers up to it
 _WEIGHT = "weight"  # networkx takes 1 for an edge without it
 
 
@@ -32,7 +33,8 @@ class NetworkxTables:
     def of(cls, graph: Any) -> NetworkxTables:  # noqa: ANN401
         """Read a graph. Each edge of an undirected graph is read once.
 
-        Numeric attributes become columns, and so do lists of numbers that all nodes or all edges have. A
+        Numeric attributes become columns, and so do lists of numbers that all nodes or all edges have. Floats
+        are float32, or float64 if values would change from 2**24 on, or become equal. A
         missing number is NaN for a node. For an edge it is 1 in `weight`, and 0 in other columns, with a 1 in
         a column NAME_missing. Other attributes are omitted. Each case has a note.
         """
@@ -116,11 +118,17 @@ def _rounded(values: Sequence[Any], column: npt.NDArray[Any]) -> int:
 
 
 def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return float32, or float64 if that would change a whole number, such as a time."""
+    """Return float32, or float64 if values such as times would change or become equal.
+
+    Values change if they are from 2**24, where float32 has no fractions; smaller ones are rounded.
+    """
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
-    changed = (narrow != array) & ((np.rint(array) == array) | np.isinf(narrow))
-    return array.astype(np.float64) if changed.any() else narrow
+    rounded = (narrow != array) & ~np.isnan(array)
+    is_lossy = (rounded & (np.abs(array) >= _WHOLE)).any() or (
+        rounded.any() and np.unique(narrow).size < np.unique(array).size
+    )
+    return array.astype(np.float64) if is_lossy else narrow
 
 
 def _reason(values: Sequence[Any]) -> str:

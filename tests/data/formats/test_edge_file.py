@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
+import torch
 
 import khop
 from khop.data.formats.edge_file import Header, ReadEdges, _elements, edge_file_importer, edge_list
@@ -358,6 +359,50 @@ def test_arcs_beside_edges(tmp_path: Path) -> None:
     assert said[1:] == ["the file has arcs and 1 edges: each edge is two arcs"]
     (tmp_path / "b.net").write_text(PAJEK + "*Arcs\n*Edges\n2 3 2\n")
     assert imported(tmp_path / "b.net")[0].schema.reverse(EDGE) == BACK
+
+
+def test_a_matrix_beside_arcs_or_edges_is_directed(tmp_path: Path) -> None:
+    matrix = "*Matrix\n0 3 0\n0 0 0\n0 0 0\n"
+    (tmp_path / "arcs.net").write_text(PAJEK + "*Arcs\n2 3 2\n" + matrix)
+    found, said = imported(tmp_path / "arcs.net")
+    assert (edges_of(found), said[1:]) == ([(0, 1), (1, 2)], [])
+    (tmp_path / "edges.net").write_text(PAJEK + "*Edges\n1 2 2\n2 3 2\n" + matrix)
+    found, said = imported(tmp_path / "edges.net")
+    assert found.schema.edge_types == (EDGE,)
+    assert edges_of(found) == [(0, 1), (0, 1), (1, 0), (1, 2), (2, 1)]
+    assert said[1:] == ["the file has arcs and 2 edges: each edge is two arcs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.net", PAJEK + '*Arcs\n1 2 {} l "x y"\n2 3 {}\n'),
+        ("a.mtx", "%%MatrixMarket matrix coordinate integer general\n3 3 2\n1 2 {}\n2 3 {}\n"),
+    ],
+)
+def test_whole_numbers_are_those_of_the_file(name: str, content: str, tmp_path: Path) -> None:
+    large = [2**53 + 1, -(2**53) - 1]
+    (tmp_path / name).write_text(content.format(*large))
+    found, said = imported(tmp_path / name)
+    assert (edges_of(found), found.columns[EDGE]["weight"].tolist()) == ([(0, 1), (1, 2)], large)
+    assert not [note for note in said if "round" in note]
+
+
+def test_times_with_fractions_stay_apart(tmp_path: Path) -> None:
+    times = {"t": [1700000000.25, 1700000001.5], "s": [4096.00001, 4096.00002], "x": [0.1, 0.2]}
+    graph = networkx.DiGraph()
+    for at in range(2):
+        graph.add_node(at, **{name: values[at] for name, values in times.items()})
+    networkx.write_graphml(graph, tmp_path / "a.graphml")
+    found = imported(tmp_path / "a.graphml")[0].columns["node"]
+    assert {name: found[name].tolist() for name in "ts"} == {name: times[name] for name in "ts"}
+    assert found["x"].dtype == torch.float32
+    (tmp_path / "a.mtx").write_text(
+        "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 2 1700000000.25\n2 1 1700000001.5\n"
+    )
+    (tmp_path / "a.txt").write_text("a b 1700000001.5\nb a 1700000000.25\n")
+    for name in ("a.mtx", "a.txt"):
+        assert sorted(imported(tmp_path / name)[0].columns[EDGE]["weight"].tolist()) == times["t"]
 
 
 def test_vertices_without_names_have_their_numbers(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from khop.graph.node_ids import IdsHere, Names
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.predictions import LinkPredictions, NodePredictions
 from khop.kernels.id_table import StringKeys
-from khop.run.reporting.examined import Confusion, Examined, RankingCurve, Scatter, examined
+from khop.run.reporting.examined import Confusion, Examined, RankingCurve, Scatter, _confusion, examined
 from khop.sampling.links.link_seeds import Links
 
 
@@ -82,3 +82,15 @@ def test_links_of_several_types_are_named_by_type() -> None:
     assert found.heading == ("edge type", "source", "destination", "score", "rank")
     assert found.worst[0] == ("user views item", "1", "0", "0", "2 of 2")
     assert found.worst[1] == ("user buys item", "0", "1", "5", "1 of 2")
+
+
+def test_the_table_of_millions_of_classes_has_the_most_frequent_ones() -> None:
+    names = range(2_000_000)
+    labels = torch.cat([torch.arange(100).repeat_interleave(2) * 10_000, torch.tensor([7] * 9)])
+    predicted = labels.clone()
+    predicted[-1] = 999_999
+    found = _confusion(labels, predicted, [str(name) for name in names])
+    assert found.names == ("0", "7", *(str(at * 10_000) for at in range(1, 29)), "72 others")
+    assert found.counts[1] == (0, 8, *[0] * 28, 1)
+    assert found.counts[0] == (2, *[0] * 30)
+    assert found.counts[-1] == (*[0] * 30, 142)

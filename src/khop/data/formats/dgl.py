@@ -280,7 +280,7 @@ def _refuse_wrong(wrong: Any, texts: Any, where: str) -> None:
 
 
 def _numbers(texts: Any, missing: npt.NDArray[np.bool_], where: str) -> Numbers | None:
-    """Return int64, float32, bool, or lists as float32 (rows, numbers); None for text."""
+    """Return int64, floats, bool, or lists as floats (rows, numbers); None for text. See `narrowed`."""
     if missing.all():
         return None
     lower, present = pc.utf8_lower(texts), texts.filter(pa.array(~missing))
@@ -299,7 +299,7 @@ def _numbers(texts: Any, missing: npt.NDArray[np.bool_], where: str) -> Numbers 
 
 def _lists(texts: list[str], where: str) -> Numbers:
     width = texts[0].strip(" []()").strip(",").count(",") + 1
-    made = np.empty((len(texts), width), np.float32)
+    made = np.empty((len(texts), width), np.float64)
     for row, text in enumerate(texts):
         try:
             parsed = [float(number) for number in text.strip(" []()").split(",") if number.strip()]
@@ -308,7 +308,7 @@ def _lists(texts: list[str], where: str) -> Numbers:
         if len(parsed) != width:
             raise ValueError(f"{where}, row {row + 2}: {text!r} is not a list of {width} numbers; correct it")
         made[row] = parsed
-    return made
+    return narrowed(made)
 
 
 def _is_whole(values: Numbers) -> bool:

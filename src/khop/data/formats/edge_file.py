@@ -225,7 +225,7 @@ def _check_order(path: Path, names: Sequence[str]) -> None:
 def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:
     """Return weights as float32, other integers as int64; None if a value is not a finite number.
 
-    Weights are float64 if float32 would change an integer.
+    Weights are float64 as by `narrowed`.
     """
     if separator != "," and pc.any(pc.match_substring(values, ",")).as_py():
         values = pc.replace_substring(values, ",", ".")  # a decimal comma
@@ -743,7 +743,10 @@ def _gml(content: bytes, notes: list[str]) -> Any:
 
 
 def _pajek(content: bytes, notes: list[str]) -> Any:
-    """Read Pajek. Arcs and edges have separate sections; in a file with both, each edge is two arcs."""
+    """Read Pajek. Arcs, edges and a matrix have separate sections; in a file with both, an edge is two arcs.
+
+    Whole numbers are integers.
+    """
     sections: dict[str, list[str]] = {}
     section: list[str] = []
     form = None
@@ -771,19 +774,31 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
             f"{vertices[0]!r} is not '*Vertices' and a number; two-mode networks are not read; correct it"
         )
     vertices[1:] = _vertices(int(vertices[0].split()[1]), vertices[1:], notes)
-    parts = [sections[word] for word in _PAJEK_LINKS if len(sections.get(word, [])) > 1] or [[]]
-    if any(re.search(r"\s\[", line) for part in (vertices, *parts) for line in part):
+    parts = {word: sections[word] for word in _PAJEK_LINKS if len(sections.get(word, [])) > 1} or {"": []}
+    if any(re.search(r"\s\[", line) for part in (vertices, *parts.values()) for line in part):
         notes.append("times in brackets are omitted")
-    graph, *more = [pajek.parse_pajek(iter(vertices + part)) for part in parts]
-    for edges in more:
-        given = list(edges.edges(data=True))
-        graph.add_edges_from([*given, *((v, u, of) for u, v, of in given)])
-        notes.append(f"the file has arcs and {len(given):,} edges: each edge is two arcs")
+    for word in parts.keys() - {"*matrix"}:  # networkx reads weights as floats, but other attributes as text
+        parts[word] = [re.sub(_WHOLE_WEIGHT, r"\1 weight \2", line) for line in parts[word]]
+    of_parts = {word: pajek.parse_pajek(iter(vertices + part)) for word, part in parts.items()}
+    graph = next(iter(of_parts.values()))
+    if len(of_parts) > 1:
+        graph = networkx.MultiDiGraph(graph)
+    for word in [*of_parts][1:]:
+        given = list(of_parts[word].edges(data=True))
+        graph.add_edges_from(given)
+        if word == "*edges":
+            graph.add_edges_from((v, u, of) for u, v, of in given)
+            notes.append(f"the file has arcs and {len(given):,} edges: each edge is two arcs")
     for of in [*(of for _, of in graph.nodes(data=True)), *(of for *_, of in graph.edges(data=True))]:
         of.pop("id", None)  # the number of a vertex
-        of |= {name: float(value) for name, value in of.items() if re.fullmatch(_NUMBER, str(value))}
+        of |= {name: _number(value) for name, value in of.items() if re.fullmatch(_NUMBER, str(value))}
     _check_nodes([shlex.split(line)[1] for line in vertices[1:]], len(graph))
     return graph
+
+
+def _number(value: object) -> int | float:
+    text = str(value)
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
 
 
 def _vertices(count: int, lines: Sequence[str], notes: list[str]) -> list[str]:
@@ -843,7 +858,10 @@ def _matrix_market(path: Path) -> ReadEdges:
         raise ValueError(
             f"{path}: the entry of row {row} and column {column} is not a finite number; correct it"
         )
-    values = {} if kind == "pattern" else {WEIGHT: narrowed(matrix.data[kept].astype(np.float64))}
+    numbers, most = matrix.data[kept], np.iinfo(np.int64).max
+    is_whole = numbers.dtype.kind in "iu" and (numbers <= most).all()
+    numbers = numbers.astype(np.int64) if is_whole else narrowed(numbers.astype(np.float64))
+    values = {} if kind == "pattern" else {WEIGHT: numbers}
     return ReadEdges(
         np.arange(1, rows + 1), matrix.row[kept].astype(np.int64), matrix.col[kept].astype(np.int64),
         "undirected" if is_undirected else "directed", edge_columns=values,
@@ -857,7 +875,8 @@ _PAJEK_LINES = {
     "*arcs": (_PAJEK_LINK, "arc: two numbers of vertices, and maybe a weight"),
     "*edges": (_PAJEK_LINK, "edge: two numbers of vertices, and maybe a weight"),
 }
-_PAJEK_LINKS = ("*arcs", "*edges", "*matrix")
+_PAJEK_LINKS = ("*arcs", "*matrix", "*edges")  # the first of a file has the direction of its graph
+_WHOLE_WEIGHT = r"^(\s*\d+\s+\d+\s+([+-]?\d+))(?=\s|$)"
 _FORMATS: Mapping[str, Callable[[Path], ReadEdges]] = {
     ".graphml": _by_networkx(_graphml),
     ".xml": _by_networkx(_graphml),

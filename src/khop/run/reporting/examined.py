@@ -117,19 +117,17 @@ def _of_classes(
 
 
 def _confusion(labels: Tensor, predicted: Tensor, words: Sequence[str]) -> Confusion:
-    size = len(words)
-    counts = torch.bincount(labels * size + predicted, minlength=size * size).reshape(size, size)
-    used = counts.sum(0) + counts.sum(1)
+    used = torch.bincount(labels, minlength=len(words)) + torch.bincount(predicted, minlength=len(words))
     order = used.argsort(descending=True, stable=True)
     order = order[used[order] > 0]
-    first, others = sorted(order[:_CLASSES].tolist()), order[_CLASSES:]
-    names = [words[number] for number in first]
-    table = counts[first][:, first]
+    first, others = order[:_CLASSES].sort().values, order[_CLASSES:]
+    names = [words[number] for number in first.tolist()]
+    row = torch.full((len(words),), len(names))  # of a class in the table; the last one is that of others
+    row[first] = torch.arange(len(names))
     if others.numel():
-        below = counts[others][:, first].sum(0, keepdim=True)
-        beside = torch.cat([counts[first][:, others].sum(1), counts[others][:, others].sum().reshape(1)])
-        table = torch.cat([torch.cat([table, below]), beside.unsqueeze(1)], 1)
         names.append(f"{others.numel()} others")
+    size = len(names)
+    table = torch.bincount(row[labels] * size + row[predicted], minlength=size * size).reshape(size, size)
     return Confusion(tuple(names), tuple(tuple(row) for row in table.tolist()))
 
 
