@@ -1,8 +1,11 @@
-"""An S3 server of this machine, by moto, and the environment of its clients."""
+"""Object stores of this machine: a server of S3, by moto, and a folder."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,9 +18,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import moto.server  # noqa: F401  # tests are skipped without it
+import pytest
 from pyarrow import fs
 
+from khop.graph.remote import Location, Store
 from support.gate import wait_until
 
 BUCKET, SECRET = "data", "verysecretkey"
@@ -26,6 +30,8 @@ BUCKET, SECRET = "data", "verysecretkey"
 @contextmanager
 def s3_server(**environment: str) -> Iterator[dict[str, str]]:
     """Start a server, and yield the environment in which khop finds it."""
+    import moto.server  # noqa: F401  # tests are skipped without it
+
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -167,3 +173,98 @@ class Bucket:
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._system.delete_file(f"{self._name}/{name}")
+
+    def disconnect(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let khop connect to a port where no server is."""
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+
+
+class FolderStore:
+    """Buckets in a folder, with the methods of a pyarrow.fs.FileSystem that khop calls.
+
+    As in a store, a file has an ETag of its bytes, and a folder exists while it has files.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: Any = fs.SubTreeFileSystem(str(root), fs.LocalFileSystem())
+        self.get_file_info = self._files.get_file_info
+        self.delete_dir = self._files.delete_dir
+
+    def open_input_file(self, path: str) -> OpenedFile:
+        """Open a file."""
+        return OpenedFile(self._root / path)
+
+    def open_output_stream(self, path: str) -> Any:  # noqa: ANN401
+        """Open a new file."""
+        (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+        return self._files.open_output_stream(path)
+
+    def copy_file(self, source: str, path: str) -> None:
+        """Copy a file."""
+        self._files.copy_file(source, path)
+
+    def delete_file(self, path: str) -> None:
+        """Delete a file, and folders that are empty then."""
+        self._files.delete_file(path)
+        for folder in list(Path(path).parents)[:-2]:
+            if any((self._root / folder).iterdir()):
+                break
+            (self._root / folder).rmdir()
+
+
+class OpenedFile(io.FileIO):
+    """A file with the ETag that it has when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._etag = hashlib.md5(path.read_bytes()).hexdigest()
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a store knows of the file."""
+        return {"ETag": self._etag}
+
+
+class FolderBucket:
+    """A bucket in a folder, which khop uses for all URLs."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder = root / BUCKET
+        self._folder.mkdir(parents=True)
+        self._system = FolderStore(root)
+        monkeypatch.setattr(Location, "opened", lambda location: Store(location, self._system, fs))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file."""
+        with self._system.open_output_stream(f"{BUCKET}/{name}") as stream:
+            stream.write(content)
+
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+        return (self._folder / name).read_bytes()
+
+    def upload(self, folder: Path, name: str) -> None:
+        """Write all files of a folder below a name."""
+        shutil.copytree(folder, self._folder / name, dirs_exist_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the files below a name."""
+        found = (self._folder / folder).rglob("*")
+        return sorted(str(path.relative_to(self._folder / folder)) for path in found if path.is_file())
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the folders in a folder."""
+        return [path.name for path in (self._folder / folder).iterdir() if path.is_dir()]
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self._system.delete_file(f"{BUCKET}/{name}")
+
+    def disconnect(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let khop find no server."""
+
+        def refused(location: Location) -> Store:
+            with location.asking():
+                raise OSError("AWS Error NETWORK_CONNECTION during HeadObject operation: connection refused")
+
+        monkeypatch.setattr(Location, "opened", refused)

@@ -89,7 +89,8 @@ PARTS = {
     ),
     "stores": Part(
         ("src/khop/graph/remote.py", "src/khop/cli", "src/khop/data", "src/khop/run",
-         "src/khop/training/run_output.py"), ("cli/test_stores.py",), group="stores",
+         "src/khop/training/run_output.py"),
+        ("cli/test_store_mirrors.py", "cli/test_stores.py"), group="stores",
     ),
     "input": Part(("src/khop/data", "src/khop/cli"), ("cli/test_malformed_input.py",)),
     "pyg": Part(("src/khop/pyg",), ("pyg", "test_lightning_loops.py")),
