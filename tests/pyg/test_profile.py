@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from unittest import TestCase
 
 import pytest
 import torch
@@ -64,12 +65,12 @@ def test_layers_are_profiled_batch_by_batch() -> None:
     assert "convs" in profiler.get_trace()[0]
 
 
-def test_workers_memory_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_workers_memory_is_logged() -> None:
     """`enable_memory_log` writes a line per worker: here a thread, of this process."""
     batches = loader(num_workers=2)
     before = batches.worker_init_fn
-    with caplog.at_level(logging.DEBUG), batches.enable_memory_log():
+    with TestCase().assertLogs(level=logging.DEBUG) as logged, batches.enable_memory_log():
         assert len(list(batches)) == 4
-    assert {"Worker 0", "Worker 1"} >= {record.message.split(" @ ")[0] for record in caplog.records} != set()
-    assert all("MB" in record.message for record in caplog.records)
+    assert {"Worker 0", "Worker 1"} >= {record.message.split(" @ ")[0] for record in logged.records} != set()
+    assert all("MB" in record.message for record in logged.records)
     assert getattr(batches.worker_init_fn, "func", batches.worker_init_fn) is before
