@@ -8,6 +8,7 @@ Arrays of all nodes follow the new numbering; splits keep the order of their see
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,37 @@ def test_bad_requests_are_named(tmp_path: Path) -> None:
         khop.clusters_of(graph)
     with pytest.raises(ValueError, match="must be one whole number per node"):
         khop.clusters_of(graph, "x")
+    assert not (tmp_path / "b").exists()
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A method that returns some value."""
+
+    value: object
+    passes = 1
+
+    def assign(self, request: object) -> object:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (torch.zeros(49, dtype=torch.int32), r"shape \(49,\): must have the part of each of the 50 nodes"),
+        (torch.zeros(51, dtype=torch.int32), r"shape \(51,\): must have the part of each of the 50 nodes"),
+        (torch.zeros(50, 1, dtype=torch.int32), r"shape \(50, 1\): must have the part"),
+        (torch.full((50,), 3), "part 3: must be 0 to 2"),
+        (torch.full((50,), -1), "part -1: must be 0 to 2"),
+        (torch.zeros(50), r"torch.float32: must be a tensor of int32"),
+        ([0] * 50, r"list: must be a tensor of int32"),
+    ],
+)
+def test_what_a_method_returns_is_checked(tmp_path: Path, value: object, problem: str) -> None:
+    source = write_learnable_graph(tmp_path / "a", nodes=50)
+    for work in (khop.partition_graph, khop.cluster_graph):
+        with pytest.raises(ValueError, match=rf"^method '.*:Returned': assign returned .*{problem}"):
+            work(source, tmp_path / "b", 3, method=Returned(value))
     assert not (tmp_path / "b").exists()
 
 

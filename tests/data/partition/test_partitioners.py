@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.api.partition import partition_graph
+from khop.data.partition import partitioners
 from khop.data.partition.partitioners import (
     AssignRequest,
     Balance,
@@ -31,6 +33,7 @@ from khop.graph.atomic import Meter
 from khop.graph.folder import open_folder
 from khop.graph.partitions.parts_folder import open_part
 from khop.graph.store import CscGraph, csc_graph_from_edges
+from khop.kernels.philox import philox
 from khop.schema import Schema
 from support.small_typed_folders import write_typed_graph
 
@@ -128,6 +131,38 @@ def test_a_hashed_node_keeps_its_part_in_another_graph() -> None:
     before = assigned(HashParts(9), {"user": 5}, 3, ids)["user"]
     after = assigned(HashParts(9), {"user": 3}, 3, ids[order])["user"]
     assert torch.equal(after, before[order])
+
+
+def test_words_are_drawn_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def counted(seed: int, counters: torch.Tensor) -> torch.Tensor:
+        drawn.append(len(counters))
+        return philox(seed, counters)
+
+    whole = [assigned(method, {"user": 2500}, 3)["user"] for method in (HashParts(9), RandomParts(9))]
+    monkeypatch.setattr(partitioners, "_AT_ONCE", 1000)
+    monkeypatch.setattr(partitioners, "philox", counted)
+    some = [assigned(method, {"user": 2500}, 3)["user"] for method in (HashParts(9), RandomParts(9))]
+    assert drawn == [1000, 1000, 500] * 2
+    assert all(map(torch.equal, whole, some))
+
+
+def test_metis_takes_every_seed_and_refuses_graphs_beyond_its_integers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pymetis = pytest.importorskip("pymetis")
+    ends = torch.arange(100), torch.arange(100).roll(1)
+    graph = csc_graph_from_edges({"n": 100}, {("n", "to", "n"): ends})
+    numbering = TypeNumbering.of(graph.counts)
+    request = AssignRequest(graph, numbering, Balance({}, {}, torch.empty(0)), 2, 1, Meter(0))
+    for seed in (2**63, 2**64 - 1):
+        assert torch.bincount(Metis(seed).assign(request)).tolist() == [50, 50]
+    monkeypatch.setattr(pymetis, "zero_copy_dtype", lambda: np.dtype(np.int8))
+    with pytest.raises(
+        ValueError, match="100 nodes and 200 edges, .* exceed the 127 of pymetis; use another"
+    ):
+        Metis(0).assign(request)
 
 
 def test_hashes_spread_nodes_evenly_and_differ_by_seed() -> None:

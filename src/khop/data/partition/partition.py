@@ -333,8 +333,25 @@ def assigned_parts(
     method = settings.partitioner()
     assigning = Meter(method.passes * numbering.num_nodes, notice)
     request = AssignRequest(graph, numbering, balance, settings.parts, threads, assigning)
-    assigned = numbering.by_type(method.assign(request))
+    assigned = numbering.by_type(_checked(method.assign(request), numbering, settings))
     return quality_of(graph, numbering, balance, assigned, settings.parts), assigning, assigned
+
+
+def _checked(parts_of: object, numbering: TypeNumbering, settings: PartitionSettings) -> Tensor:
+    """Return the result of a method as int32; ValueError unless it is a part for each node."""
+    what = f"method {settings.method_name!r}: assign returned"
+    if not isinstance(parts_of, Tensor) or parts_of.dtype not in (torch.int32, torch.int64):
+        kind = parts_of.dtype if isinstance(parts_of, Tensor) else type(parts_of).__name__
+        raise ValueError(f"{what} {kind}: must be a tensor of int32, with the part of each node")
+    if parts_of.shape != (numbering.num_nodes,):
+        raise ValueError(
+            f"{what} a tensor of shape {tuple(parts_of.shape)}: must have the part of each of the "
+            f"{numbering.num_nodes:,} nodes"
+        )
+    outside = parts_of[(parts_of < 0) | (parts_of >= settings.parts)]
+    if outside.numel():
+        raise ValueError(f"{what} part {int(outside[0])}: must be 0 to {settings.parts - 1}")
+    return parts_of.int()
 
 
 def _write(

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import ClassVar, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -378,12 +379,16 @@ class HashParts(_Seeded):
         return torch.cat(assigned)
 
 
+_AT_ONCE = 1 << 20  # ids, whose counters and words take 64 bytes each
+
+
 def _words(seed: int, ids: Tensor, number: int) -> Tensor:
     """Draw a random word, int64 in [0, 2^32), for each id; `number` is the position of the node type."""
-    counters = torch.stack(
-        [ids & WORD, ids >> 32, torch.full_like(ids, number), torch.zeros_like(ids)], dim=1
-    )
-    return philox(seed, counters)[:, 0]
+    words = torch.empty_like(ids)
+    for some, out in zip(ids.split(_AT_ONCE), words.split(_AT_ONCE), strict=True):
+        last = torch.full_like(some, number), torch.zeros_like(some)
+        out.copy_(philox(seed, torch.stack([some & WORD, some >> 32, *last], dim=1))[:, 0])
+    return words
 
 
 def _plain_shares(count: int, parts: int) -> Tensor:
@@ -395,7 +400,8 @@ def _plain_shares(count: int, parts: int) -> Tensor:
 class Metis(_Seeded):
     """METIS (Karypis and Kumar 1998).
 
-    It balances only the number of nodes. Other limits do not affect the result, and are only reported.
+    It balances only the number of nodes. Other limits do not affect the result, and are only reported. Of a
+    seed, METIS takes the low bits that its integers have.
     """
 
     def assign(self, request: AssignRequest) -> Tensor:
@@ -407,11 +413,18 @@ class Metis(_Seeded):
         request.meter.at("METIS reads the edges")
         edges = _undirected(request.graph, request.numbering)
         dtype = pymetis.zero_copy_dtype()
+        largest = np.iinfo(dtype).max
+        if max(edges.num_edges, edges.num_rows) > largest:
+            raise ValueError(
+                f"method metis: {edges.num_rows:,} nodes and {edges.num_edges:,} edges, counted in both "
+                f"directions, exceed the {largest:,} of pymetis; use another method, such as ldg"
+            )
         adjacency = pymetis.CSRAdjacency(
             edges.indptr.numpy().astype(dtype), edges.indices.numpy().astype(dtype)
         )
         request.meter.at("METIS at work")
-        _, assigned = pymetis.part_graph(request.parts, adjacency, options=pymetis.Options(seed=self.seed))
+        options = pymetis.Options(seed=self.seed % (largest + 1))
+        _, assigned = pymetis.part_graph(request.parts, adjacency, options=options)
         request.meter.at("METIS", request.numbering.num_nodes)
         return torch.tensor(assigned, dtype=torch.int32)
 
