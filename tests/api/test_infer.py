@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pyarrow.parquet
@@ -85,6 +87,24 @@ def test_parquet_has_rows_with_ids_and_original_ids(
     assert table["original_id"].to_pylist() == graph.columns["item"]["original_id"][expected].tolist()
     rows = np.array(table["embedding"].to_pylist(), dtype=np.float32).reshape(-1, 8)
     assert np.array_equal(rows, np.load(tmp_path / "a.npy"))
+
+
+@pytest.mark.parametrize("values", ["embeddings", "outputs"])
+def test_rows_of_bfloat16_are_written_as_float32(
+    graph: Graph, model: SAGE, tmp_path: Path, values: Literal["embeddings", "outputs"]
+) -> None:
+    """NumPy and Parquet have no bfloat16; the numbers are equal."""
+    half = deepcopy(model).bfloat16()
+    for name in ("a.npy", "a.parquet"):
+        infer(half, graph, tmp_path / name, node_types="item", values=values)
+    rows = np.load(tmp_path / "a.npy")
+    assert rows.dtype == np.float32
+    if values == "outputs":
+        expected = layerwise_inference(half, graph, graph.features, "item")
+        assert expected.dtype == torch.bfloat16
+        assert torch.equal(torch.from_numpy(rows).bfloat16(), expected)
+    column = pyarrow.parquet.read_table(tmp_path / "a.parquet")[values.removesuffix("s")]
+    assert np.array_equal(np.array(column.to_pylist(), np.float32), rows)
 
 
 def test_a_type_that_is_no_target_has_the_last_rows_that_the_model_gives_it(

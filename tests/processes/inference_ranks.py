@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 import khop
 from khop.distributed.processes.group import this_group
+from khop.graph.store import CscGraph
+from khop.inference import rows_on_device
 from khop.inference.chunks import InferenceWork
 from khop.inference.link_evaluation import end_rows, link_scores, sampled_link_scores
 from khop.inference.node_outputs import ALL_NEIGHBORS, layerwise_inference, sampled_inference
+from khop.inference.stages import ChunkLimits
+from khop.kernels.choice import Engine, forcing
 from khop.loading.columns import ColumnChoice
+from khop.loading.device.device_placement import DevicePlacement
+from khop.loading.device.placed_stores import Conditions, placed_stores
 from khop.models import SAGE, LinkPredictor
 from support.covered import covered
+from support.host_as_device import HostAsDevice
 from support.machine_folders import of_machine
 from support.small_folders import ITEM
 from support.small_link_folders import BUYS
@@ -169,3 +178,24 @@ def take_part(
                 for folder in (out, apart)
             ]
             (out / f"{case.name}-{rank}.json").write_text(json.dumps(told))
+
+
+def disagree(rank: int, device: torch.device, folder: str) -> None:
+    """Compute rows with memory of a device on rank 1 only, and with different sizes of chunks."""
+    graph, group = khop.open_graph(folder), this_group()
+    model = model_of(CASES[0], graph)
+    wanted = layerwise_inference(model, graph, graph.features, ITEM)
+    assert isinstance(graph.topology, CscGraph)
+    request = DevicePlacement.of("cuda", "device", "device")
+    stores = placed_stores(graph.topology, graph.columns, request, HostAsDevice(), Conditions(is_mapped=True))
+    placed, free = replace(graph, stores=stores), 1 << 40 if rank else 0
+    limits = ChunkLimits(nodes=50, edges=1 << 20)
+    with (
+        patch.object(rows_on_device, "_free_bytes", lambda _: free),
+        patch.object(rows_on_device, "LEAST", limits),
+        forcing(Engine.TORCH),
+    ):
+        rows = layerwise_inference(model, placed, placed.features, ITEM, chunk_size=20, group=group)
+    torch.testing.assert_close(rows, wanted)
+    with pytest.raises(ValueError, match="give all ranks the same nodes, chunk_size and chunk_edges"):
+        layerwise_inference(model, graph, graph.features, ITEM, chunk_size=20 + 10 * rank, group=group)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import khop
-from processes.inference_ranks import CASES, CHUNK, Case, found, take_part
+from processes.inference_ranks import CASES, CHUNK, Case, disagree, found, take_part
 from support.small_folders import write_learnable_graph
 from support.small_link_folders import write_shop
 from support.small_typed_folders import write_typed_graph
@@ -124,3 +124,11 @@ def test_what_was_stopped_is_not_computed_again(classified: list[Case], home: Pa
             told = json.loads((home / f"{placement}-{procs}" / f"{case.name}-{rank}.json").read_text())
             for seen in told:
                 assert seen[0] > procs * CHUNK  # the first chunk of every rank, and another
+
+
+def test_ranks_that_disagree_about_devices_or_chunks_lose_no_rows(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    """Only one of two ranks has room on its device; then they are given different sizes of chunks."""
+    write_learnable_graph(tmp_path / "one-type")
+    ranks.launch(disagree, 2, (str(tmp_path / "one-type"),))

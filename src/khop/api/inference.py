@@ -114,7 +114,8 @@ def infer(
         model: Model that exposes its layers (`khop.models.Layered`).
         graph: The graph.
         out: File, written atomically: .npy (`name.ids.npy` next to it has the ids) or .parquet (columns
-            of ids and rows). With several node types, each has a file, such as `name.user.npy`.
+            of ids and rows). bfloat16 rows are written as float32. With several node types, each has a file,
+            such as `name.user.npy`.
         node_types: Node types, by default the only one.
         nodes: Nodes in the order of the rows: ids or a boolean mask, as a tensor, an array or a list.
             Default: all.
@@ -172,12 +173,16 @@ class Inference:
         chunks: ChunkLimits,
         draws: ExactDraws = ALL_NEIGHBORS,
     ) -> Inference:
-        """Make the plan; ValueError if model, graph and files do not fit together."""
+        """Make the plan; ValueError if model, graph and files do not fit together. Collective."""
         check_word("values", values, Values)
         ids = _checked_nodes(graph, node_types, nodes)
         model, depth = _rows_of(unwrapped(model), node_types, values)
         wanted = dict.fromkeys(node_types, ids)
-        layers = Layers.of(model, graph, graph.features, wanted, chunks, depth=depth, draws=draws)
+        group = this_group() if graph.lanes is None else graph.lanes.group
+        group.meet("preparing inference")
+        layers = Layers.of(
+            model, graph, graph.features, wanted, chunks, depth=depth, draws=draws, group=group
+        ).in_numpy_dtypes()
         outputs, names = [], names_of(graph)
         for stage in layers.stages[-1]:
             is_one = len(layers.stages[-1]) == 1

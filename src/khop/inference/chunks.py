@@ -5,6 +5,7 @@ If ranks exchange rows, all of them run in lockstep, because a batch may need re
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -90,6 +91,25 @@ class DynamicChunks:
             for each in ahead:
                 if each is not None:  # results are in order of requests, so a chunk may follow a None
                     yield each
+
+
+def check_equal_chunks(group: Group, stage: Stage) -> None:
+    """Check that all ranks divide a stage into the same chunks; else rows would be missing. Collective.
+
+    ValueError on every rank if one differs.
+    """
+    if group.world_size == 1:
+        return
+    digest = hashlib.sha256(torch.tensor(stage.starts).numpy().tobytes()).digest()[:8]
+    found = group.gather(torch.tensor([stage.num_chunks, int.from_bytes(digest, "little", signed=True)]))
+    differing = (found != found[0]).any(1).nonzero().flatten().tolist()
+    if differing:
+        counts = ", ".join(map(str, found[:, 0].tolist()))
+        raise ValueError(
+            f"layer {stage.layer + 1} of {stage.node_type!r}: rank {differing[0]} has other chunks of rows "
+            f"than rank 0 (chunks by rank: {counts}); give all ranks the same nodes, chunk_size and "
+            "chunk_edges"
+        )
 
 
 Progress = Callable[[int, int], None]  # (done, total)
@@ -220,15 +240,17 @@ class ChunkMeter:
             return made(rows) if chunks.works_ahead else rows
 
         words = f"computing layer {stage.layer + 1} of {stage.node_type}"
-        with self._sharing.group.exchanging(words), closing(layer_store.open(stage)) as place:
-            before = stage.count - sum(stage.size(chunk) for chunk in place.missing)
-            with closing(self._sharing.taken(stage, place.missing, ahead, _num_bytes)) as taken:
-                for each in taken:
-                    batch = made(each.made) if isinstance(each.made, slice) else each.made
-                    place.put(each.chunk, rows_of(batch.map(chunks.move)))
-                    done = (stage.count - before) * each.done // len(place.missing)
-                    self._tell(self._done + before + done)
-            out = place.finished()
+        with self._sharing.group.exchanging(words):
+            check_equal_chunks(self._sharing.group, stage)
+            with closing(layer_store.open(stage)) as place:
+                before = stage.count - sum(stage.size(chunk) for chunk in place.missing)
+                with closing(self._sharing.taken(stage, place.missing, ahead, _num_bytes)) as taken:
+                    for each in taken:
+                        batch = made(each.made) if isinstance(each.made, slice) else each.made
+                        place.put(each.chunk, rows_of(batch.map(chunks.move)))
+                        done = (stage.count - before) * each.done // len(place.missing)
+                        self._tell(self._done + before + done)
+                out = place.finished()
         self._done += stage.count
         if stage.count:
             self._tell(self._done)

@@ -31,8 +31,10 @@ from khop.inference.chunks import (
     InferenceWork,
     Progress,
     Sharing,
+    check_equal_chunks,
     drawn,
     evaluating,
+    sharing_of,
     unwatched,
 )
 from khop.inference.evaluation import EdgeOutputs, split_scores
@@ -107,10 +109,9 @@ def node_rows(
         torch.Size([4, 16])
     """
     chunks = ChunkLimits(chunk_size, chunk_edges)
-    layers = Layers.of(
-        encoder, graph, features, dict.fromkeys(node_types), chunks, draws=ExactDraws(rule, fanouts)
-    )
-    sharing = layers.sharing(lanes, group, in_flight)
+    sharing, draws = sharing_of(graph, features, lanes, group, in_flight), ExactDraws(rule, fanouts)
+    wanted = dict.fromkeys(node_types)
+    layers = Layers.of(encoder, graph, features, wanted, chunks, draws=draws, group=sharing.group)
     return layers.computed(sharing, sharing.layer_store(), progress, last=MemoryStore(sharing.group))
 
 
@@ -128,8 +129,8 @@ def end_rows(
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     chunks = ChunkLimits(work.chunk_size, work.chunk_edges)
-    layers = Layers.of(encoder, graph, features, ends, chunks, draws=draws)
     sharing = work.sharing(graph, features)
+    layers = Layers.of(encoder, graph, features, ends, chunks, draws=draws, group=sharing.group)
     layer_store = sharing.layer_store()
     rows = layers.computed(sharing, layer_store, work.progress)
     return layer_store.store(layers.stages[-1], rows), sharing
@@ -352,6 +353,7 @@ def decoded_rows(
     sharing: Sharing,
 ) -> Tensor:
     """Return the rows of a stage, decoded from the rows of its pairs. The ranks share the work."""
+    check_equal_chunks(sharing.group, stage)
     with closing(MemoryStore(sharing.group).open(stage)) as place:
         with closing(sharing.taken(stage, place.missing, pairs, _num_bytes)) as taken:
             for each in taken:
@@ -466,8 +468,8 @@ def pair_scores(
     for node_type, nodes in zip(ends, pairs, strict=True):
         wanted[node_type] = torch.cat([wanted.get(node_type, nodes[:0]), nodes]).unique()
     limits = ChunkLimits(work.chunk_size, work.chunk_edges)
-    layers = Layers.of(model.encoder, graph, features, wanted, limits, draws=draws)
-    sharing = layers.sharing(work.lanes, work.group, work.in_flight)
+    sharing = work.sharing(graph, features)
+    layers = Layers.of(model.encoder, graph, features, wanted, limits, draws=draws, group=sharing.group)
     rows = layers.computed(sharing, sharing.layer_store(), work.progress, last=MemoryStore(sharing.group))
     move = mover(model)
     found = [

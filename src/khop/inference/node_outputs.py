@@ -281,8 +281,8 @@ def layerwise_inference(
     wanted = {node_type: None if ids is None else order.there(ids)}
     limits = ChunkLimits(chunk_size, chunk_edges)
     draws = ExactDraws(rule_of(model) if rule is None else rule, fanouts)
-    layers = Layers.of(model, graph, features, wanted, limits, draws=draws)
-    sharing = layers.sharing(lanes, group, in_flight)
+    sharing = sharing_of(graph, features, lanes, group, in_flight)
+    layers = Layers.of(model, graph, features, wanted, limits, draws=draws, group=sharing.group)
     rows = layers.computed(sharing, sharing.layer_store(), progress, last=MemoryStore(sharing.group))
     return order.back(rows[node_type])
 
@@ -400,12 +400,13 @@ class Layers:
         *,
         depth: int | None = None,
         draws: ExactDraws = ALL_NEIGHBORS,
+        group: Group = ALONE,
     ) -> Layers:
         """Build the layers for the model's output of `wanted`; with `depth`, only the first `depth` layers.
 
-        `chunks` limits the edges of chunks too if the graph tells in-degrees: see `ChunkBounds`.
-        ValueError if the model does not expose its layers, if the rule has time limits, or if it needs
-        fanouts that are missing.
+        Collective: the ranks of `group` compute them on devices only if all ranks can. `chunks` limits the
+        edges of chunks too if the graph tells in-degrees: see `ChunkBounds`. ValueError if the model does not
+        expose its layers, if the rule has time limits, or if it needs fanouts that are missing.
         """
         check_timeless(draws.rule)
         if not isinstance(model, Layered):
@@ -433,13 +434,38 @@ class Layers:
             ]
 
         on_device, limits = _on_device(model, graph, draws.rule), chunks
+        if not _is_true_of_all(group, on_device is not None):
+            on_device = None
         if on_device is not None:
             limits = on_device.limits(chunks)
             stages = stages_of(limits)
             on_device = on_device.with_room(stages, limits)
+            if not _is_true_of_all(group, on_device is not None):
+                on_device = None
         if on_device is None:
             limits, stages = chunks, stages_of(chunks)
         return cls(model, graph, features, stages, rows_of, samplers, limits, on_device)
+
+    def in_numpy_dtypes(self) -> Layers:
+        """Return the layers with last rows in a dtype that NumPy has: float32 for bfloat16, exactly."""
+        *before, last = self.stages
+        *rows_before, last_rows = self._rows_of
+
+        def widened(rows: RowsOf) -> RowsOf:
+            return lambda batch: rows(batch).float()
+
+        narrow = {stage.node_type for stage in last if stage.like.dtype == torch.bfloat16}
+        stages = [replace(s, like=s.like.float()) if s.node_type in narrow else s for s in last]
+        rows_of = {t: widened(rows) if t in narrow else rows for t, rows in last_rows.items()}
+        return Layers(
+            self._model,
+            *self._stores,
+            [*before, stages],
+            [*rows_before, rows_of],
+            self._samplers,
+            self.limits,
+            self._on_device,
+        )
 
     def sharing(self, lanes: Lanes | None, group: Group, in_flight: InFlight) -> Sharing:
         """Choose how ranks share the chunks; `lanes` are the graph's, if ranks hold parts of it."""
@@ -492,6 +518,12 @@ class Layers:
         if not values:
             return chunks
         return _over(chunks, features, layer_store.store(self.stages[index - 1], values), tuple(values))
+
+
+def _is_true_of_all(group: Group, value: bool) -> bool:
+    """Return True if the value of every rank is True. Collective."""
+    with group.exchanging("choosing the device of layers"):
+        return bool(group.gather(torch.tensor([int(value)])).all())
 
 
 def _on_device(model: Layered, graph: GraphStore, rule: Rule) -> RowsOnDevice | None:
