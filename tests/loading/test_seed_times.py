@@ -48,6 +48,18 @@ def test_a_column_of_the_seeds_gives_their_times(graph: khop.Graph) -> None:
         assert batch.blocks[0].adjacency.indices.numel() == 0  # all that leads to an item is later than it
 
 
+def test_a_seed_without_a_time_in_the_column_is_named(tmp_path: Path) -> None:
+    """The time of an undated label is the least int64: no edge would be before it."""
+    when = torch.tensor([5, torch.iinfo(torch.int64).min, 7])
+    nodes = {"item": khop.NodeTable(columns={"when": when, "x": torch.rand(3, 2)})}
+    edges = {EDGE: khop.EdgeTable(torch.tensor([0, 1]), torch.tensor([1, 2]))}
+    graph = khop.open_graph(khop.write_graph(tmp_path / "g", nodes, edges, sort_by="when"))
+    sampler = khop.NeighborSampler(graph, [-1], rule=khop.Temporal("when"))
+    khop.Loader(sampler, [0, 2], 2, seed_times="when").batch(0, 0)
+    with pytest.raises(ValueError, match=r"'when' of 'item' has no time for node 1 \(1 of 2 seeds\)"):
+        khop.Loader(sampler, [1, 2], 2, seed_times="when").batch(0, 0)
+
+
 def test_the_state_of_a_loader_knows_the_times(graph: khop.Graph) -> None:
     state = loader(graph, WHEN[:20]).state_dict()
     loader(graph, WHEN[:20]).load_state_dict(state)

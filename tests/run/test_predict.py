@@ -5,6 +5,7 @@ A new node gets the prediction that it would get in a graph which had it from th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from data.tables.shop import spec
 from khop import import_tables, open_ids, partition_graph
 from khop.api.open_graph import Graph
+from khop.graph.folder import open_folder
 from khop.inference.chunks import unwatched
 from khop.inference.later_graph import Neighborhood
 from khop.run.build import Run
@@ -161,6 +163,46 @@ def test_draws_of_a_temporal_run_are_those_of_a_graph_of_all_rows(tmp_path: Path
     run = run_on(shop, **tables)
     found = predict_later(run, later)
     torch.testing.assert_close(found.outputs.outputs, expected(run, whole, **tables), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_labeled", [False, True])
+def test_a_new_node_without_a_date_is_predicted_at_the_end_of_the_data(
+    tmp_path: Path, is_labeled: bool
+) -> None:
+    """Labels have dates; new items have none, or some of them have."""
+
+    def dated(tables: Mapping[str, pa.Table]) -> dict[str, Any]:
+        specification = shop_spec(tables)
+        specification["nodes"]["item"]["label"] = {"column": "kind", "time": "since"}
+        return specification
+
+    shop, later, whole = (tmp_path / name for name in ("shop", "later", "whole"))
+    import_tables(dated(shop_tables()), shop)
+    import_tables(dated(joined_tables()), whole)
+    tables, values = later_tables(), later_spec(later_tables())
+    dates = tables["item"]["since"].to_pylist()
+    if is_labeled:
+        kinds = pa.array(["hat", *[None] * (LATER_ITEMS - 1)])
+        since = pa.array([dates[0], dates[1], *[None] * (LATER_ITEMS - 2)], tables["item"]["since"].type)
+        item = tables["item"].set_column(3, "kind", kinds).set_column(5, "since", since)
+        label = {"column": "kind", "time": "since"}
+        values["nodes"]["item"] = {**values["nodes"]["item"], "rows": item, "label": label}
+    import_tables(values, later, encoders=shop)
+    settings = {"sampler": {"fanouts": [40, 40], "time": "time"}, "evaluation": {"fanouts": [40, 40]}}
+    run = run_on(shop, **settings)
+    found = predict_later(run, later)
+    other = run_on(whole, **settings)
+    other.model.load_state_dict(run.model.state_dict())
+    nodes = torch.from_numpy(open_ids(whole, "item").rows(NEW))
+    at = open_folder(whole).columns()
+    times = torch.full((LATER_ITEMS,), int(at[BUYS]["time"].max()))
+    if is_labeled:
+        times[:2] = at["item"]["label_time"][nodes[:2]]
+    outputs = other.run_task.context.outputs(other.model, "item", nodes, unwatched, times)  # type: ignore[attr-defined]
+    torch.testing.assert_close(found.outputs.outputs, outputs, rtol=1e-5, atol=1e-6)
+    (note,) = found.notes
+    count = LATER_ITEMS - 2 * is_labeled
+    assert note.startswith(f"{count} of {LATER_ITEMS} new nodes have no label_time: they are predicted as of")
 
 
 def test_the_joined_rows_are_those_of_a_graph_of_all_rows(tmp_path: Path) -> None:

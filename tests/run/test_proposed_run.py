@@ -226,6 +226,11 @@ def test_dates_of_labels_are_kept_by_an_append(tmp_path: Path, bank: dict[str, A
     dates = open_folder(tmp_path / "bank").columns()["account"]["label_time"]
     assert dates.numel() == 202
     assert dates[200:].tolist() == [int(day.timestamp()) * 10**6, torch.iinfo(torch.int64).min]
+    unlabeled = {"rows": pa.table({"id": ["b2"]}), "id": "id"}
+    khop.append(tmp_path / "bank", {"nodes": {"account": unlabeled}})
+    assert (
+        open_folder(tmp_path / "bank").columns()["account"]["label_time"][202] == torch.iinfo(torch.int64).min
+    )
 
 
 def test_a_label_needs_a_date_if_the_split_is_by_time(tmp_path: Path, bank: dict[str, Any]) -> None:

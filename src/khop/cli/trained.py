@@ -386,7 +386,10 @@ def _pieces(run: Run, request: PredictRequest, progress: Progress) -> Iterator[C
             "--graph is missing: give a folder of new nodes, --pairs FILE for a link-prediction run, or "
             "--rows FILE for a run with seed tables"
         )
-    return predict_later(run, request.later, progress).pieces()
+    found = predict_later(run, request.later, progress)
+    for note in found.notes:
+        tell(note)
+    return found.pieces()
 
 
 def _pairs(run: Run, pairs: Path, later: Path | None, progress: Progress) -> Iterator[Columns]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from khop.arguments import seed_number, shown
 from khop.draw import DrawKey, Purpose
 from khop.graph import layout
-from khop.graph.append_rows import LABEL
 from khop.graph.atomic import Meter, ProgressCallback, new_folder
 from khop.graph.folder import (
     DOCUMENT,
@@ -28,6 +27,7 @@ from khop.graph.folder import (
 )
 from khop.graph.folder_writer import FolderWriter, share_files
 from khop.graph.manifest import write_manifest
+from khop.graph.node_ids import LABEL
 from khop.kernels.philox import permutation_slice
 from khop.schema import NodeType
 

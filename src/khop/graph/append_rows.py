@@ -34,7 +34,16 @@ from khop.graph.folder import (
 from khop.graph.folder_writer import FolderWriter, share_files
 from khop.graph.inputs import Given, SparseColumn
 from khop.graph.manifest import INPUT, EdgeEntry, Manifest, NodeEntry, read_manifest
-from khop.graph.node_ids import STRING, ids_in, joined_nodes, later_ids, stored_ids
+from khop.graph.node_ids import (
+    LABEL,
+    LABEL_TIME,
+    STRING,
+    UNDATED,
+    ids_in,
+    joined_nodes,
+    later_ids,
+    stored_ids,
+)
 from khop.graph.npy import STORED, CheckedRows, map_numpy
 from khop.graph.snapshots import Snapshot, publish_snapshot, snapshot_folder, snapshot_record
 from khop.graph.tables import EdgeTable, NodeTable, id_dtype
@@ -410,7 +419,6 @@ def _write_anew(
 
 
 UNKNOWN, UNKNOWN_BYTE = -1, 255  # labels of nodes whose classes are unknown
-LABEL = "label"  # the column of labels of imported graphs
 Job = Callable[[], None]  # writes one array
 
 
@@ -481,9 +489,11 @@ class Appending:
 
 
 def unknown_value(entry: NodeEntry, name: str, dtype: np.dtype[Any]) -> float:
-    """Return the value of new nodes without such a column: an unknown label, or zero."""
+    """Return the value of new nodes without such a column: an unknown label, a date of no label, or zero."""
     if name in entry.num_classes:
         return UNKNOWN
+    if name == LABEL_TIME:
+        return UNDATED
     if name != LABEL:
         return 0
     return UNKNOWN_BYTE if dtype == np.uint8 else np.nan if dtype.kind == "f" else 0

@@ -184,7 +184,8 @@ class IdsHere:
         return keys_at(self.keys, nodes.numpy())
 
 
-LABEL = "label"  # the column of labels that an import writes
+LABEL, LABEL_TIME = "label", "label_time"  # the columns of labels and of their dates that an import writes
+UNDATED = -(1 << 63)  # time of a node without one, and of a label without a date
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,21 @@ class JoinedGraph:
         places = self.places.get(node_type, torch.zeros(0, dtype=torch.int64))
         return (places >= self.base.num_nodes(node_type)).nonzero().squeeze(1)
 
+    def latest(self, column: str) -> int:
+        """Return the latest time in a column of edges or nodes, of all types that have it."""
+        found = [0]
+        for type_, specs in self.specs.items():
+            if column not in specs:
+                continue
+            if isinstance(type_, tuple):
+                before = self.base.columns[type_][column]
+            else:
+                rows = Rows(torch.arange(self.base.num_nodes(type_)), (column,))
+                before = self.features.gather({type_: rows})[type_][column]
+            later = self.later.columns.get(type_, {}).get(column)
+            found += [int(times.max()) for times in (before, later) if times is not None and len(times)]
+        return max(found[1:], default=0)
+
     def neighborhood(
         self,
         seeds: Mapping[NodeType, Tensor],

@@ -15,6 +15,7 @@ from khop.api.open_graph import Graph
 from khop.api.partition import clusters_of
 from khop.components import SAMPLERS
 from khop.distributed.processes.group import this_group
+from khop.graph.node_ids import LABEL_TIME
 from khop.graph.rule import Rule
 from khop.inference.chunks import Progress
 from khop.inference.node_outputs import ExactDraws, all_neighbors, layerwise_inference, sampled_inference
@@ -26,7 +27,6 @@ from khop.run.memory import LaterPlacement
 from khop.run.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds_loader
 from khop.run.run_type import built
 from khop.run.tables import SamplerTable
-from khop.run.tasks.resolve_task import LABEL_TIME
 from khop.run.values import RunConfig
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.links import LinkSettings as LinkSettings
@@ -180,10 +180,10 @@ class TaskContext:
         columns = columns_of(self.config, self.graph, model)
         time = None if isinstance(nodes, SeedTable) else self.config.sampler.time
         if time is not None and isinstance(nodes, Mapping):
-            time = self._time_of_seeds(next(iter(nodes)))
+            time = self.time_of_seeds(next(iter(nodes)))
         return seeds_loader(self.config, sampler, nodes, columns, seed_columns, time)
 
-    def _time_of_seeds(self, node_type: NodeType) -> str | None:
+    def time_of_seeds(self, node_type: NodeType) -> str | None:
         """Return the column with the times of seeds: the dates of their labels, if the graph has them."""
         time, there = self.config.sampler.time, self.graph.schema.columns.get(node_type, {})
         return LABEL_TIME if time is not None and LABEL_TIME in there else time
@@ -235,7 +235,7 @@ class TaskContext:
             self.graph.features,
             node_type,
             nodes=nodes,
-            times=self._time_of_seeds(node_type) if times is None else times,
+            times=self.time_of_seeds(node_type) if times is None else times,
             columns=self.columns(model),
             seed=config.training.seed,
             chunk_size=config.evaluation.batch_size,

@@ -226,7 +226,7 @@ class Predicted:
     """Predictions for the new nodes of later data."""
 
     table: Any  # pyarrow.Table: original ids, predictions, scores of classes or pairs, units
-    notes: tuple[str, ...]  # rows left out, unknown categories, pairs with unknown ids
+    notes: tuple[str, ...]  # rows left out, unknown categories, nodes without a date, pairs with unknown ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +286,8 @@ class LoadedRun:
                 "later is missing: give new nodes and edges, or pairs= for a link-prediction run"
             )
         else:
-            pieces = predict_later(self.run, later).pieces()
+            found = predict_later(self.run, later)
+            pieces, notes = found.pieces(), notes + found.notes
         table = pa.concat_tables([pa.table(columns) for columns in pieces])
         notes += () if pairs is None else unscored(table["score"].null_count, len(table))
         return Predicted(table, notes)

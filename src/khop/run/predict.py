@@ -16,7 +16,7 @@ from khop.api.recommend import Candidates, Recommender
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import Folder, open_folder
 from khop.graph.layout import owner_of
-from khop.graph.node_ids import LABEL, IdsHere, Names, joined_nodes, later_ids
+from khop.graph.node_ids import LABEL, UNDATED, IdsHere, Names, joined_nodes, later_ids
 from khop.graph.store import csc_graph_from_edges, open_csc_graph
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs
@@ -122,6 +122,7 @@ class LaterPredictions:
     outputs: SplitOutputs  # of the new nodes; labels are unknown unless the later tables have them
     record: Mapping[str, Any]  # of the label, as import.json has it
     labels: str  # "given" by the later tables, or "unknown"
+    notes: tuple[str, ...] = ()  # about nodes without a date
 
     def __len__(self) -> int:
         return self.outputs.nodes.numel()
@@ -143,9 +144,10 @@ def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> Late
 
     The prediction of a new node equals that in a graph which contains the node and its edges from the start,
     with the same encoders. Messages pass over all edges, including those after the cut-offs of a split by
-    time. Only the neighborhoods of the new nodes are computed, in memory, for `evaluation.batch_size` nodes
-    at a time. Raises ValueError for a run without outputs per node, for later data with other encoders, and
-    if there are no new nodes.
+    time. With `sampler.time`, a new node is predicted as of the date of its label, as in training, or as of
+    the latest time in the data if it has none. Only the neighborhoods of the new nodes are computed, in
+    memory, for `evaluation.batch_size` nodes at a time. Raises ValueError for a run without outputs per node,
+    for later data with other encoders, and if there are no new nodes.
     """
     task = run.task
     if not isinstance(task, NodeObjective):
@@ -166,9 +168,11 @@ def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> Late
     new, count = joined.joined.new(node_type), run.graph.num_nodes(node_type)
     if not new.numel():
         raise ValueError(f"{later}: has no new nodes of {node_type!r}, which the run predicts")
+    times, notes = _times_of(joined, node_type, new)
     labels, outputs, done = [], [], 0
     for seeds in torch.arange(count, count + new.numel()).split(run.config.evaluation.batch_size):
-        some = _Chunk(run, task, seeds, _part_of(progress, done, seeds.numel(), new.numel()))
+        until = None if times is None else times[seeds - count]
+        some = _Chunk(run, task, seeds, until, _part_of(progress, done, seeds.numel(), new.numel()))
         of_labels, of_outputs = joined.near({node_type: seeds}, some.computed)
         labels.append(of_labels)
         outputs.append(of_outputs)
@@ -182,6 +186,25 @@ def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> Late
         SplitOutputs(new, of_kind(torch.cat(labels), kind), torch.cat(outputs)),
         record,
         "given" if has_labels else "unknown",
+        notes,
+    )
+
+
+def _times_of(joined: JoinedRun, node_type: NodeType, new: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return the time of each new node, and a note of those without one: the latest time in the data."""
+    config = joined.run.config
+    column = TaskContext(config, joined.run.graph).time_of_seeds(node_type)
+    if column is None or config.sampler.time is None:
+        return None, ()
+    given = joined.joined.later.columns.get(node_type, {}).get(column)
+    times = torch.full_like(new, UNDATED) if given is None else given[new].long()
+    unknown = times == UNDATED
+    if not unknown.any():
+        return times, ()
+    times[unknown] = joined.joined.latest(config.sampler.time)
+    return times, (
+        f"{int(unknown.sum()):,} of {new.numel():,} new nodes have no {column}: they are predicted as of the "
+        "latest time in the data",
     )
 
 
@@ -239,6 +262,7 @@ class _Chunk:
     run: Run
     task: NodeObjective
     seeds: Tensor  # int64 (nodes) of the joined graph
+    times: Tensor | None  # int64 (nodes); None: the run has no times
     progress: Progress
 
     def computed(self, near: Neighborhood, graph: Graph) -> tuple[Tensor, Tensor]:
@@ -246,7 +270,7 @@ class _Chunk:
         node_type = self.task.node_type
         local = near.local(node_type, self.seeds)
         context = TaskContext(self.run.config, graph)
-        outputs = context.outputs(self.run.model, node_type, local, self.progress)
+        outputs = context.outputs(self.run.model, node_type, local, self.progress, self.times)
         return near.columns[node_type][self.task.label][local], outputs
 
 

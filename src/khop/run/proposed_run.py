@@ -12,11 +12,12 @@ import numpy as np
 from khop.api.open_graph import open_graph
 from khop.api.split_links import link_counts
 from khop.graph.folder import Folder, import_record, negatives_folder, recorded_cut_offs, standard_set
+from khop.graph.node_ids import LABEL, LABEL_TIME
 from khop.graph.partitions.parts_folder import PartsFolder, known_folder
 from khop.graph.remote import is_there
 from khop.run.parts import words_of
 from khop.run.read import EMBEDDING
-from khop.run.tasks.resolve_task import LABEL, LABEL_TIME, forward_types, link_split
+from khop.run.tasks.resolve_task import forward_types, link_split
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import EdgeType, NodeType, Schema
 

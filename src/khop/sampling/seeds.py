@@ -24,6 +24,7 @@ from khop.draw import DrawKey, Purpose
 from khop.graph.features.store import FeatureStore, Rows
 from khop.graph.features.table import NO_COLUMNS
 from khop.graph.inputs import described, is_array_like, refuse_numeric_mask, tensor_of, whole_ids
+from khop.graph.node_ids import UNDATED
 from khop.graph.store import GraphStore
 from khop.kernels.philox import permutation_slice
 from khop.schema import EdgeType, NodeType, Schema, sole_type
@@ -633,7 +634,15 @@ def _column(
         )
     if features is None or features is NO_COLUMNS:
         raise ValueError(f"seed_times {name!r}: the graph has no columns; give the times themselves")
-    return features.gather({node_type: Rows(ids, (name,))})[node_type][name]
+    times = features.gather({node_type: Rows(ids, (name,))})[node_type][name]
+    unknown = times == UNDATED
+    if unknown.any():
+        raise ValueError(
+            f"seed_times: column {name!r} of {node_type!r} has no time for node {int(ids[unknown][0])} "
+            f"({int(unknown.sum()):,} of {ids.numel():,} seeds), so its neighborhood would be empty; leave "
+            "out such seeds, or give the times themselves"
+        )
+    return times
 
 
 def whole_times(name: str, given: object, ids: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from khop.data.tables.databases import DatabaseTable
 from khop.data.tables.edge_reader import EdgeReader, NodeTableIds
 from khop.data.tables.files import CsvTable, MemoryTable, ParquetTable
 from khop.data.tables.labels import CutOffs, id_kind, keys_of
-from khop.data.tables.later_spec import FEATURES, LABEL, LABEL_TIME, SPLIT, TIME, GivenEncoders
+from khop.data.tables.later_spec import FEATURES, LABEL, SPLIT, TIME, GivenEncoders
 from khop.data.tables.node_columns import NodeReader
 from khop.data.tables.packages import pa, pq
 from khop.data.tables.rows import Piece, Place, Table, TableRows
@@ -28,7 +28,7 @@ from khop.data.tables.spec import EdgeRules, NodeSpec, Raw, Spec, Split, TypedEd
 from khop.data.tables.times import finest, unit_of
 from khop.graph.atomic import ProgressCallback, in_order, naming
 from khop.graph.layout import check_edge_types, check_names
-from khop.graph.node_ids import stores_ids
+from khop.graph.node_ids import LABEL_TIME, stores_ids
 from khop.kernels.id_table import Keys, id_table
 from khop.schema import EdgeType
 

@@ -15,7 +15,7 @@ from khop.data.tables.encoders import ColumnEncoder, kind_of, restored, stored
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.spec import AnyEdgeColumn, Column, EdgeRules, Label, NodeSpec, Raw, Source, Spec
 from khop.graph.folder import DOCUMENT, LATER, Folder, import_record
-from khop.graph.node_ids import OwnIds, ids_in
+from khop.graph.node_ids import LABEL_TIME, OwnIds, ids_in
 from khop.graph.partitions.parts_folder import known_folder
 from khop.graph.remote import local_path
 from khop.kernels.id_table import Int64s, Keys
@@ -111,7 +111,6 @@ def _graph_of(path: Path) -> Path:
 TIME = "time"  # the column of times, of nodes and edges
 SPLIT = "split"  # edge column: 0 training, 1 validation, 2 test, -1 none
 FEATURES, LABEL = "x", "label"
-LABEL_TIME = "label_time"  # the column of the dates of labels
 _FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names and limits of statistics
 _TIME_FIELDS = ("time", "unit", "timezone", "time_format")
 _ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyEdgeColumn)

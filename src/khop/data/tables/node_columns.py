@@ -22,7 +22,7 @@ from khop.data.tables.labels import (
     Parts,
     parts_of,
 )
-from khop.data.tables.later_spec import FEATURES, LABEL, LABEL_TIME, TIME, record_of
+from khop.data.tables.later_spec import FEATURES, LABEL, TIME, record_of
 from khop.data.tables.packages import is_text, numpy_of, pa, pc, refuse, refuse_null, shown, without_blanks
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource
@@ -32,9 +32,9 @@ from khop.graph import layout
 from khop.graph.atomic import check_disk, in_order
 from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.manifest import NodeEntry
+from khop.graph.node_ids import LABEL_TIME, UNDATED
 from khop.kernels.id_table import Kind
 
-ALWAYS = np.iinfo(np.int64).min  # time of nodes without one
 _MOST_INT64 = (1 << 63) - 1
 
 
@@ -86,7 +86,7 @@ class NodeReader:
         return None if self.spec.time is None else self._times(self.spec.time, f"{self.key}.time", rows)
 
     def label_times(self, rows: TableRows) -> npt.NDArray[np.int64] | None:
-        """Return the dates of labels, ALWAYS for nodes without one; None if the times of nodes are used."""
+        """Return the dates of labels, UNDATED for nodes without one; None if the times of nodes are used."""
         label = self.spec.label
         if label is None or label.time is None:
             return None
@@ -97,7 +97,7 @@ class NodeReader:
         labels, times = self.label_times(rows), self.times(rows)
         if labels is None or times is None:
             return times if labels is None else labels
-        return np.where(labels == ALWAYS, times, labels)
+        return np.where(labels == UNDATED, times, labels)
 
     def _times(self, name: str, key: str, rows: TableRows) -> npt.NDArray[np.int64]:
         array = rows.column(name)
@@ -108,7 +108,7 @@ class NodeReader:
         labeled = numpy_of(rows.column(self.spec.label.column).is_valid())
         kept = known | labeled
         of_kept = rows.keep(kept)
-        times = np.full(len(rows), ALWAYS, np.int64)
+        times = np.full(len(rows), UNDATED, np.int64)
         column = of_kept.column(name)
         times[kept] = to_unit(column, self.source.time_format, self.unit, key, of_kept.row)
         return times
@@ -126,10 +126,10 @@ class NodeReader:
             return allowed
         if times is not None:
             allowed = allowed & (times < self.cut_offs.val)
-        if times is not None and not (times == ALWAYS).any():
+        if times is not None and not (times == UNDATED).any():
             return allowed
         if times is not None and self.touched is not None:
-            allowed = allowed & ((times != ALWAYS) | self.touched[first : first + len(rows)])
+            allowed = allowed & ((times != UNDATED) | self.touched[first : first + len(rows)])
         elif self.touched is not None:
             allowed = allowed & self.touched[first : first + len(rows)]
         return np.asarray(allowed, bool)
@@ -271,7 +271,7 @@ class _Output:
     def _set(self, name: str, first: int, values: npt.NDArray[Any]) -> None:
         if name not in self.columns:
             unknown = {np.dtype(np.int64): UNKNOWN, np.dtype(np.uint8): UNKNOWN_BYTE}
-            fills = {LABEL: unknown.get(values.dtype, np.nan), LABEL_TIME: ALWAYS}
+            fills = {LABEL: unknown.get(values.dtype, np.nan), LABEL_TIME: UNDATED}
             shape = (self.count, *values.shape[1:])
             self.columns[name] = np.full(shape, fills.get(name, 0), values.dtype)
         self.columns[name][first : first + len(values)] = values

@@ -15,13 +15,13 @@ from khop.api.open_graph import Graph
 from khop.api.split_links import edges_of_split, time_cut_offs
 from khop.components import Default
 from khop.graph.folder import TimeCutOffs
+from khop.graph.node_ids import LABEL
 from khop.inference.chunks import Progress
 from khop.inference.evaluation import ScoredNodes, SplitOutputs, labels_of, scores_of, split_outputs
 from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.run.contexts import Evaluation, TaskContext
 from khop.run.tasks.resolve_task import (
-    LABEL,
     ClassOptions,
     NumberOptions,
     resolved_classes,

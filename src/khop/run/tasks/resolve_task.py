@@ -16,6 +16,7 @@ from torch import Tensor
 from khop.api.open_graph import Graph
 from khop.components import LINK_PREDICTION, TASKS, Allowed, Default
 from khop.graph.folder import Folder, TimeCutOffs
+from khop.graph.node_ids import LABEL
 from khop.graph.partitions.parts_folder import PartsFolder
 from khop.run.parts import GraphOnServers, cut_offs_of, words_of
 from khop.run.read import RawRun, chosen, value_in
@@ -32,7 +33,6 @@ from khop.training.tasks import ClassLoss, ClassLossKind
 if TYPE_CHECKING:
     from khop.run.seed_tables import SeedTables
 
-LABEL, LABEL_TIME = "label", "label_time"  # the columns of labels and of their dates that an import writes
 LINKS_SPLIT = "split of links"  # name of the fact: random, time or column
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
