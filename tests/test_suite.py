@@ -89,6 +89,10 @@ def test_a_change_needs_the_parts_of_its_sources_and_of_its_tests() -> None:
     assert needed_by(["docs/tutorials/links.md"]) == ["site", "tutorials"]
     assert needed_by(["tests/test_examples.py", "LICENSE"]) == ["examples"]
     assert needed_by([]) == []
+    of_kernels = needed_by(["src/khop/kernels/triton/gather.py", "csrc/core/gather.cpp"])
+    assert {"kernels", "sanitizers"} <= {*of_kernels}
+    assert {"triton", "levels", "machines"}.isdisjoint(of_kernels)
+    assert PARTS["kernels"].ignored() == [*PARTS["triton"].tests]
 
 
 def probed(folder: Path, **options: object) -> tuple[dict[str, object], int, str]:

@@ -11,7 +11,10 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
@@ -21,6 +24,24 @@ import torch
 from torch import Tensor
 
 from khop.kernels.gather import Shards
+
+TESTS = Path(__file__).parents[1]
+
+
+def disturbed(tests: Path) -> subprocess.CompletedProcess[str]:
+    """Run tests with this plugin in another process, and return what it says."""
+    options = ["-q", "-p", "no:cacheprovider", "-p", "support.disturbed_kernels"]
+    options += ["--timeout=0"]  # the test that starts it has a limit
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, tests],
+        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
 
 SMALL: Mapping[str, Mapping[str, int]] = {
     "all_neighbors": {"_ROWS": 4, "_EDGES": 8, "AT_ONCE": 2},

@@ -36,7 +36,7 @@ class Part:
     commands: tuple[str, ...] = ()
     group: str = ""  # of packages, in pyproject.toml, that only these tests need
     programs: tuple[str, ...] = ()  # packages of Debian, of PROGRAMS
-    is_for_changes: bool = True  # False: an hour, root or downloads; runs with all, or by name
+    is_for_changes: bool = True  # False: too long, root or downloads; runs with all, or by name
 
     def ignored(self) -> list[str]:
         """Return tests in the folders of this part that are a part of their own."""
@@ -57,11 +57,12 @@ OF_ALL = tuple(f"src/khop/{name}" for name in RUNTIME)
 PARTS = {
     "sanitizers": Part(
         ("csrc", "tests/csrc", "CMakeLists.txt"),
-        commands=("LEVELS=all scripts/test-native", "SANITIZE=thread scripts/test-native"),
+        commands=("SANITIZE=thread scripts/test-native",),  # `make test` has the others
     ),
+    "levels": Part(("csrc",), commands=("LEVELS=all scripts/test-native",), is_for_changes=False),
     "machines": Part(("csrc",), commands=(
         "scripts/test-valgrind", "scripts/test-aarch64", "scripts/count-instructions",
-        "scripts/compile-kernels sm_80 gfx942",
+        "scripts/compile-kernels sm_80 sm_90 gfx942",
     ), programs=("valgrind",), is_for_changes=False),
     "packages": Part(("pyproject.toml",), commands=(
         "scripts/test-without pyarrow,duckdb,ray tests/api tests/cli tests/run tests/data tests/inference "
@@ -70,6 +71,11 @@ PARTS = {
     "kernels": Part(
         ("csrc", "src/khop/kernels", "scripts/compile-kernels", "scripts/gpu-contact"),
         ("kernels", "gpu", "reference", "test_gpu_contact.py", "test_suite.py"),
+    ),
+    "triton": Part(
+        ("src/khop/kernels/triton",),
+        ("kernels/triton/test_slow_disturbed.py", "kernels/triton/test_versions.py"),
+        is_for_changes=False,
     ),
     "graph": Part(("src/khop/graph", *OF_ALL), ("graph", "contracts", "testing")),
     "sampling": Part(

@@ -21,12 +21,6 @@ def test_every_kernel_compiles_for_one_target_within_the_limits() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_every_variant_compiles_within_the_limits() -> None:
-    compiled("sm_90")
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 def test_every_kernel_compiles_for_other_targets_within_the_limits(target: str) -> None:
     """`make test-all PARTS=machines` compiles all variants."""

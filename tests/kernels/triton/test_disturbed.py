@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from support.disturbed_kernels import disturbed
+
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter runs on the CPU")
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
-FILES = (
-    *("batches", "draw_hop", "draw_negatives", "exclude_edges", "gather", "hash_table", "node_table"),
-    *("sample_smallest", "sample_uniform", "sample_weighted", "segment", "time_ranges", "to_csr", "words"),
-)
-
-
-def disturbed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "support.disturbed_kernels",
-        "--timeout=0",  # the test that starts it has a limit
-    ]
-    path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [*command, *arguments],
-        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+QUICK = ("exclude_edges", "gather", "hash_table", "node_table", "sample_smallest", "sample_weighted", "words")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", QUICK)
 def test_kernels_pass_in_any_order_of_programs_and_over_filled_memory(name: str) -> None:
-    done = disturbed(HERE / f"test_{name}.py")
+    done = disturbed(Path(__file__).parent / f"test_{name}.py")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
 
 
