@@ -13,6 +13,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import FunctionType
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -29,6 +30,11 @@ from support.parts import is_long
 from support.short_reports import shorten_reports
 from support.slowest_files import SlowestFiles
 from support.started_ranks import ranks  # noqa: F401  # a fixture
+
+if TYPE_CHECKING:
+    from xdist.workermanage import Producer
+
+    from support.shared_files import SharedFiles
 
 TESTS = Path(__file__).parent
 # Without a GPU, `torch.manual_seed` formats the stack for each kind of device: 1 ms, and memory that grows.
@@ -68,6 +74,14 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
     if any("::" in argument for argument in collector.config.args):
         return None
     return [] if any(mark.name == "long" for mark in getattr(obj, "pytestmark", ())) else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedFiles | None:
+    """With `--dist loadfile`, let one process run the files that share something."""
+    from support.shared_files import SharedFiles
+
+    return SharedFiles(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -88,7 +88,7 @@ def test_the_gradient_of_a_maximum_is_added_in_runs(given_rows: tuple[Csc, Tenso
     assert_same_bits(found, sums_of_rows(terms, turned.indptr, SMALL_RUN).to(gradient.dtype))
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("degrees", [[512], [3, 513, 0, 511], [600, 1, 1024, 1025]], ids=str)
 def test_hubs_have_the_bits_of_the_core(degrees: list[int], dtype: torch.dtype) -> None:
