@@ -40,7 +40,9 @@ def test_it_prints_both_placements_and_what_holds_them_up(khop_command: Command)
 
 def test_json_has_every_number_and_what_was_asked(khop_command: Command) -> None:
     document = json.loads(khop_command(*ASKED, "--latency", "5", "--cache", "0.5", "--json").stdout)
-    assert document["graph"] == {"nodes": 2449029, "edges": 122_900_000, "feature_bytes": 400}
+    assert document["graph"] == {
+        "nodes": 2449029, "edges": 122_900_000, "feature_bytes": 400, "features": 100, "edge_bytes": 0,
+    }  # fmt: skip
     assert document["cluster"]["latency_s"] == 0.005
     assert document["run"]["batch_size"] == 4096
     assert set(document["placements"]) == {"replicated", "partitioned"}
@@ -134,7 +136,9 @@ def test_a_graph_that_exists_is_counted(khop_command: Command, tmp_path: Path) -
     done = khop_command("plan", "--graph", str(tmp_path / "g"), *machine)
     assert done.code == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["graph"] == {"nodes": 900, "edges": 5000, "feature_bytes": 32}
+    assert document["graph"] == {
+        "nodes": 900, "edges": 5000, "feature_bytes": 32, "features": 8, "edge_bytes": 0,
+    }  # fmt: skip
     assert document["from_disk"]["nodes"] <= 900
     done = khop_command("plan", "--graph", str(tmp_path / "g"), "--nodes", "9", *machine)
     assert done.code == 2

@@ -131,7 +131,13 @@ def _document(
     graph: GraphSize, run: PlannedRun, cluster: Cluster, constants: Constants, found: Sequence[Prediction]
 ) -> dict[str, Any]:
     return {
-        "graph": {"nodes": graph.nodes, "edges": graph.edges, "feature_bytes": graph.feature_bytes},
+        "graph": {
+            "nodes": graph.nodes,
+            "edges": graph.edges,
+            "feature_bytes": graph.feature_bytes,
+            "features": graph.numbers,
+            "edge_bytes": graph.edge_bytes,
+        },
         "run": asdict(run),
         "cluster": asdict(cluster),
         "constants": asdict(constants),
