@@ -157,5 +157,26 @@ def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
     assert graph.split("train")["user"].tolist() == [0]
 
 
+def test_columns_of_users_keep_their_names(tmp_path: Path) -> None:
+    """The column of splits and marks of missing values replace none; neither does a name that is corrected."""
+    files = {
+        "meta.yaml": DEFAULT["meta.yaml"],
+        "nodes_0.csv": "node_id,_label,label,original_id\n0,5,1,7\n1,6,0,8\n",
+        "edges_0.csv": "src_id,dst_id,split,w,w_missing,train_mask,val_mask\n0,1,7,,3,1,0\n1,0,8,2.5,4,0,1\n",
+    }
+    written(tmp_path / "set", files)
+    said = dgl_importer(Dgl("set"), ImportContext(tmp_path)).write(tmp_path / "out")
+    assert "edges_0.csv, column split: is column 'split.2'" in said
+    assert "column w: 1 of 2 have no value; they are 0, and 1 in w_missing.2" in said
+    graph = khop.open_graph(tmp_path / "out")
+    nodes, edges = graph.columns["node"], graph.columns["node", "to", "node"]
+    assert (nodes["label"].tolist(), nodes["label.2"].tolist()) == ([1, 0], [5, 6])
+    assert nodes["original_id.2"].tolist() == [7, 8]
+    of_edges = {name: values.flip(0).tolist() for name, values in edges.items()}  # by destination
+    assert of_edges == {
+        "split": [0, 1], "split.2": [7, 8], "w": [0, 2.5], "w_missing": [3, 4], "w_missing.2": [1, 0],
+    }  # fmt: skip
+
+
 def test_the_folder_of_a_spec_gives_the_name(tmp_path: Path) -> None:
     assert dgl_importer(Dgl("."), ImportContext(tmp_path / "set")).name == "set"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +18,7 @@ from khop.data.tables.labels import canonical_integers, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading, refuse
 from khop.data.tables.read_spec import validated
 from khop.graph.atomic import ProgressCallback
+from khop.graph.folder import ORIGINAL_ID
 from khop.graph.networkx_tables import narrowed
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.id_table import StringKeys, id_table
@@ -154,7 +155,7 @@ class _Reading:
             texts = table.pop(name) if name in table else _lack(path, part, table)
             ends.append(self._rows(node_type, texts, f"{path}, column {name}"))
         masks = self._masks(table, path)
-        columns, _ = self._columns(table, path, "edges")
+        columns, _ = self._columns(table, path, "edges", {SPLIT} if masks else set())
         if masks:
             split = np.full(len(ends[0]), -1, np.int8)
             for number, name in enumerate(_MASKS):
@@ -212,13 +213,18 @@ class _Reading:
         return masks
 
     def _columns(
-        self, table: Mapping[str, Any], path: Path, what: str
+        self, table: Mapping[str, Any], path: Path, what: str, reserved: Collection[str] = ()
     ) -> tuple[dict[str, Numbers], list[str]]:
-        """Return the columns, and the names of node columns in which NaN means missing."""
+        """Return the columns, and the names of node columns in which NaN means missing.
+
+        A column whose name is valid and not `reserved` keeps it.
+        """
+        reserved = {*reserved, ORIGINAL_ID}  # values of the latter would key draws
         columns: dict[str, Numbers] = {}
         unknown: list[str] = []
         for name, texts in table.items():
-            where, stored = f"{path}, column {name}", stored_name(name, columns)
+            taken = {*columns, *reserved, *(other for other in table if other != name)}
+            where, stored = f"{path}, column {name}", stored_name(name, taken)
             missing = numpy_of(pc.is_in(pc.utf8_lower(texts), pa.array(["", "nan", "null", "na"])))
             values = _numbers(texts, missing, where)
             if values is None and name == LABEL and what == "nodes":
@@ -237,8 +243,9 @@ class _Reading:
                 fill = "they are NaN" if values.dtype.kind == "f" else "they are -1, unknown"
                 if what == "edges":
                     values[missing] = 0
-                    columns[f"{stored}_missing"] = missing.astype(np.uint8)
-                    fill = f"they are 0, and 1 in {stored}_missing"
+                    mark = stored_name(f"{stored}_missing", {*columns, *table, *reserved})
+                    columns[mark] = missing.astype(np.uint8)
+                    fill = f"they are 0, and 1 in {mark}"
                 elif values.dtype.kind == "f":
                     unknown.append(stored)
                 self.notes.append(f"{where}: {missing.sum():,} of {len(missing):,} have no value; {fill}")
