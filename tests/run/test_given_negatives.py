@@ -197,6 +197,18 @@ def test_embeddings_are_computed_once_for_all_scores_of_a_split(folder: Path, tm
     assert done == sorted(done)
 
 
+def test_a_metric_that_labeled_pairs_do_not_have_is_refused(folder: Path) -> None:
+    """MRR is computed without being asked for where links have negatives; labeled pairs leave it out."""
+    one = made(
+        folder, links={"test_negatives": str(folder / "test-pairs.parquet")}, task={"metric": "hits@10"}
+    )
+    assert "test/mrr" not in one.scores(("test",), unwatched)
+    with pytest.raises(
+        ValueError, match="metric 'mrr': ranks each link among its negatives, but these links"
+    ):
+        one.scores(("test",), unwatched, ("mrr",))
+
+
 def test_labeled_pairs_are_compared_by_hits_in_a_script() -> None:
     links, negatives = torch.rand(40, dtype=torch.float64), torch.rand(70, dtype=torch.float64)
     scores, labels = torch.cat([links, negatives]), torch.tensor([1] * 40 + [0] * 70)

@@ -113,6 +113,8 @@ def test_r2_is_the_share_of_the_variance_that_is_explained() -> None:
 def test_equal_labels_have_no_r2() -> None:
     with pytest.raises(ValueError, match="r2: all labels of a column are equal"):
         r2(torch.zeros(2, 1), torch.ones(2, 1))
+    with pytest.raises(ValueError, match="r2: a column of the labels has no known number"):
+        r2(torch.zeros(2, 2), torch.tensor([[1.0, torch.nan], [2.0, torch.nan]]))
 
 
 few = st.sampled_from([0.0, 0.5, -1.0, 3.0])

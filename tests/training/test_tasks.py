@@ -126,6 +126,14 @@ def test_the_mean_leaves_unknown_labels_out() -> None:
     wide = Constant.mean(torch.tensor([[1.0, 3.0], [3.0, 5.0]]))
     assert wide is not None
     assert wide.output.tolist() == [2, 4]
+    nan = float("nan")
+    columns = Constant.mean(torch.tensor([[1.0, nan], [3.0, 4.0], [nan, 6.0]]))
+    assert columns is not None
+    assert columns.output.tolist() == [2, 5]
+    apart = Constant.mean(torch.tensor([[1.0, nan], [nan, 4.0]]))  # no row is whole
+    assert apart is not None
+    assert apart.output.tolist() == [1, 4]
+    assert Constant.mean(torch.tensor([[1.0, nan], [3.0, nan]])) is None
     assert Constant.mean(torch.tensor([float("nan")])) is None
     assert Constant.mean(torch.empty(0)) is None
 

@@ -234,7 +234,7 @@ class EdgeRegression:
         return REGRESSION_METRICS[name](outputs, rows)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the mean of the labels; None if no label is known.
+        """Return the mean of each column of the labels; None if a column has no known number.
 
         Args:
             labels: Labels of training.

@@ -268,6 +268,8 @@ def r2(outputs: Tensor, labels: Tensor) -> float:
     residual = (outputs.double() - labels).square().nansum(0)
     total = (labels - labels.nanmean(0)).square().nansum(0)
     known = ~labels.isnan()
+    if not bool(known.any(0).all()):
+        raise ValueError("r2: a column of the labels has no known number, and two are required")
     least, most = (labels.where(known, bound) for bound in (math.inf, -math.inf))
     if bool((least.amin(0) >= most.amax(0)).any()):  # their mean may be rounded
         raise ValueError("r2: all labels of a column are equal, and two different values are required")

@@ -86,15 +86,15 @@ class Constant:
 
     @classmethod
     def mean(cls, labels: Tensor) -> Constant | None:
-        """Return the mean of the labels; None if no label is known.
+        """Return the mean of each column of the labels; None if a column has no known number.
 
         Args:
-            labels: Labels, float (n) or (n, outputs); rows with NaN do not count.
+            labels: Labels, float (n) or (n, outputs); NaN does not count.
         """
         _check_labels(labels)
         rows = labels.double().flatten(1) if labels.dim() > 1 else labels.double().unsqueeze(1)
-        known = rows[~rows.isnan().any(1)]
-        return cls("mean", known.mean(0)) if known.numel() else None
+        mean = rows.nanmean(0)
+        return cls("mean", mean) if mean.numel() and not bool(mean.isnan().any()) else None
 
 
 def constant_of(objective: object, labels: Tensor, outputs: int) -> Constant | None:

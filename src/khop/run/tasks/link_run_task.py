@@ -447,8 +447,9 @@ class LinkTask:
             for metric in full:
                 check_full_metric(self.context, self.edge_types, metric)
             graph, links = self._scored(name)
-            if is_labeled(links):
-                metrics = [metric for metric in metrics if is_pair_metric(metric)]
+            if isinstance(links, Links) and is_labeled(links):
+                metrics = [m for m in metrics if is_pair_metric(m) or m in asked or m == self.task.metric]
+                check_pair_labels(links, metrics)
             rows, options = None, self.context.config.links
             if full or options.filtered or options.ranking:
                 rows = rows_of_ends(self.context, self.model, graph, links, progress)
