@@ -58,6 +58,20 @@ def test_a_run_leaves_config_metrics_checkpoints_and_a_picture(
     assert ran.stdout.count("\nepoch ") == 3
 
 
+def test_a_picture_that_cannot_be_drawn_costs_one_line(
+    khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise ImportError("libfreetype.so.6: cannot open shared object file")
+
+    monkeypatch.setattr("khop.cli.train.drawn_curve", broken)
+    ran = khop_command("train", str(small_run), "--epochs", "1", "--json")
+    assert ran.code == 0
+    assert "curve.png is missing: libfreetype.so.6: cannot open shared object file" in ran.stderr
+    assert json.loads(ran.stdout)["epochs"] == 1
+    assert not Path("runs/toy-1/curve.png").exists()
+
+
 @pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("model", "rule"), [("gcn", "symmetric-sum"), ("gin", "sum"), ("lightgcn", "symmetric-sum")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -169,8 +169,8 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
             memory = memory_of_ranks(group, device)
             compared = _compared(run, folder, request, watcher) if request.baselines else {}
         if rank == 0:
-            write_environment(folder, run.config, group, memory)
             _conclude(console, run, folder, result, request, compared)
+            write_environment(folder, run.config, group, memory)
 
 
 def _compared(run: Run, folder: Path, request: TrainCall, watcher: Observer) -> dict[str, float]:
@@ -213,7 +213,7 @@ def _conclude(
     compared: Mapping[str, float],
 ) -> None:
     curve = [*result.evaluations, *result.records]
-    write_whole(folder / CURVE, drawn_curve(curve, result.best, _title(run)))
+    is_drawn = _picture(folder / CURVE, lambda: drawn_curve(curve, result.best, _title(run)))
     outcome = {
         "run": str(folder),
         "epochs": len(result.records),
@@ -221,12 +221,23 @@ def _conclude(
         "seconds": round(result.seconds, 2),
         **scores_of({**result.best, **compared}),
     }
-    say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}))
+    picture = {"picture": folder / CURVE} if is_drawn else {}
+    say(console, *two_columns({**beside_scores(outcome), **picture}))
     for sentence in _below_baselines(run, result.best):
         say(console, sentence)
     say_next(console, *_next_commands(run, folder))
     if request.as_json:
         print(with_urls(json.dumps(outcome)))
+
+
+def _picture(path: Path, draw: Callable[[], bytes]) -> bool:
+    """Draw and write a picture; if this fails, say it in one line and return False: results come first."""
+    try:
+        write_whole(path, draw())
+    except (AttributeError, ImportError, OSError, RuntimeError, ValueError) as error:  # of packages, the disk
+        tell(f"{path.name} is missing: {error}".splitlines()[0])
+        return False
+    return True
 
 
 # Settings to try if a score does not beat its baseline: the first three that the run does not have yet.
@@ -514,9 +525,8 @@ def _conclude_profile(
     console: Console, run: Run, folder: Path, profile: Profile, request: ProfileRequest
 ) -> None:
     title = f"{graph_name(run.config)}: {len(profile.records[0].steps)} steps"
-    picture = drawn_timeline(profile.records, profile.summary, title)
+    is_drawn = _picture(folder / TIMELINE, lambda: drawn_timeline(profile.records, profile.summary, title))
     write_whole(folder / TRACE, json.dumps(chrome_trace(profile.records)).encode())
-    write_whole(folder / TIMELINE, picture)
     write_config(folder, run.config)
     (folder / METRICS).unlink()  # a profile measures no epoch
     published(folder)
@@ -524,7 +534,8 @@ def _conclude_profile(
     for table in profile_tables(profile.summary):
         wide.print(fitting(wide, table, *LEAST))
     say(console, *sentences(profile.bottleneck, run.config))
-    say(console, f"Timeline: {folder / TIMELINE}; full trace: open {folder / TRACE} in ui.perfetto.dev")
+    timeline = f"Timeline: {folder / TIMELINE}; full" if is_drawn else "Full"
+    say(console, f"{timeline} trace: open {folder / TRACE} in ui.perfetto.dev")
     say_next(console, _trial(folder, profile.bottleneck))
     if request.as_json:
         print(with_urls(json.dumps(_outcome(folder, profile))))
