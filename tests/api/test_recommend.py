@@ -112,3 +112,14 @@ def test_some_sources_get_the_same_as_among_all(graph: khop.Graph) -> None:
 def test_bad_values_are_refused(graph: khop.Graph, words: str, sources: torch.Tensor | None, k: int) -> None:
     with pytest.raises(ValueError, match=words):
         khop.recommend(predictor(graph), graph, BUYS, sources, k=k)
+
+
+@pytest.mark.parametrize("counts", [(0, 5), (5, 0)])
+def test_a_type_without_nodes_is_named(tmp_path: Path, counts: tuple[int, int]) -> None:
+    nodes = {t: NodeTable(columns={"x": torch.randn(n, 3)}) for t, n in zip(BUYS[::2], counts, strict=True)}
+    edges = {BUYS: EdgeTable(torch.empty(0).long(), torch.empty(0).long())}
+    graph = khop.open_graph(write_graph(tmp_path / "g", nodes, edges))
+    encoder = SAGE.for_graph(graph, hidden=8, target=["user", "item"], outputs=6)
+    model = LinkPredictor.of(encoder, [BUYS], "dot", 6)
+    with pytest.raises(ValueError, match=f"recommend: there are no nodes of '{BUYS[2 * counts.index(0)]}'"):
+        khop.recommend(model, graph, BUYS)

@@ -35,6 +35,7 @@ def test_ids_and_nodes_are_looked_up(shop: str) -> None:
     [
         (["item", "x"], "ids of 'item' are not stored"),
         (["user", "--by", "node", "2"], "node 2: there are 2 'user' nodes"),
+        (["user", "--by", "node", "9" * 20], f"node {'9' * 20}: there are 2 'user' nodes"),
         (["user", "--by", "node", "x"], "--by node 'x': not a node number"),
     ],
 )

@@ -201,5 +201,6 @@ def test_without_stored_ids_users_are_numbers(
     assert khop_command("train", "run.toml", "--out", "a").code == 0
     found = json.loads(khop_command("recommend", "a", "--user", "7", "-k", "2", "--json").stdout)
     assert [type(item["id"]) for item in found["users"][0]["recommended"]] == [int, int]
-    ran = khop_command("recommend", "a", "--user", "ann")
-    assert "the graph stores no ids of 'user', so give numbers of nodes" in " ".join(ran.stderr.split())
+    for user in ("ann", "9" * 20):
+        ran = khop_command("recommend", "a", "--user", user)
+        assert "the graph stores no ids of 'user', so give numbers of nodes" in " ".join(ran.stderr.split())

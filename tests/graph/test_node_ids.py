@@ -91,6 +91,13 @@ def test_what_is_no_id_is_said(shop: Path, node_type: str, ids: list[object], me
 def test_nodes_that_do_not_exist_have_no_id(shop: Path) -> None:
     with pytest.raises(ValueError, match="node 3: there are 3 'item' nodes, 0 to 2"):
         open_ids(shop, "item").ids([0, 3])
+    for beyond in (10**20, 2**63, -(10**20)):
+        with pytest.raises(ValueError, match=f"node {beyond}: there are 3 'item' nodes, 0 to 2"):
+            open_ids(shop, "item").ids([0, beyond, -1])
+    assert open_ids(shop, "item").ids([]) == []
+    for wrong in ([0.5], ["1"], [True], np.array([1.0])):
+        with pytest.raises(ValueError, match=r"nodes .*: give whole numbers"):
+            open_ids(shop, "item").ids(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["rows", "tags", "buckets", "bytes", "offsets"])

@@ -257,5 +257,15 @@ def test_unfit_triples_are_errors() -> None:
         triple_ranking(decoder, rows, rows, HELD_OUT[:2])
     with pytest.raises(ValueError, match="relations from 0 to 9, the decoder has 4"):
         triple_ranking(decoder, rows, rows, torch.tensor([[0, 1], [0, 9], [1, 2]]))
+    triple, beyond = torch.tensor([[0], [1], [2]]), torch.tensor([[0], [1], [len(rows)]])
+    for triples, known, message in (
+        (beyond, None, f"destination {len(rows)}: the rows have nodes 0 to {len(rows) - 1}"),
+        (beyond.flip(0), None, f"source {len(rows)}: "),
+        (torch.tensor([[0], [1], [-2]]), None, "destination -2: "),
+        (triple, beyond, f"destination {len(rows)}: "),
+        (triple, beyond.flip(0), f"source {len(rows)}: "),
+    ):
+        with pytest.raises(ValueError, match=f"triples: {message}"):
+            triple_ranking(decoder, rows, rows, triples, known)
     with pytest.raises(ValueError, match="give a decoder with relations"):
         triple_ranking(nn.Linear(1, 1), rows, rows, HELD_OUT)

@@ -150,8 +150,9 @@ class Recommender:
             raise ValueError(
                 "recommend runs in one process, and there are several ranks; start it without --procs"
             )
-        if graph.num_nodes(edge_type[2]) == 0:
-            raise ValueError(f"recommend: there are no nodes of {edge_type[2]!r}")
+        for end in (edge_type[0], edge_type[2]):
+            if graph.num_nodes(end) == 0:
+                raise ValueError(f"recommend: there are no nodes of {end!r}")
         return cls(predictor, graph, graph.in_one_piece("recommend"), edge_type, k, candidates)
 
     def sources(self, given: SeedIds | None) -> Tensor:

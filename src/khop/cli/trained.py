@@ -556,7 +556,7 @@ def _sources(run: Run, recommender: Recommender, users: Sequence[str]) -> Tensor
     ids = _own_ids(run, node_type)
     if ids is None:
         try:
-            return recommender.sources(torch.tensor([int(user) for user in users]))
+            return recommender.sources([int(user) for user in users])
         except ValueError as error:
             raise ValueError(
                 f"--user {', '.join(users)}: the graph stores no ids of {node_type!r}, so give numbers of "

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.arguments import shown
 from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.folder import DOCUMENT, LATER, Folder, import_record, refuse_replaced
@@ -70,7 +71,12 @@ class OwnIds:
         Args:
             rows: Nodes, whole numbers.
         """
-        wanted = np.asarray(rows, np.int64)
+        # Python's integers, also those beyond 64 bits, are compared as they are.
+        wanted = np.asarray(rows) if hasattr(rows, "__array__") else np.asarray([*rows], object)
+        if len(wanted) and not all(
+            isinstance(row, int) and not isinstance(row, bool) for row in wanted.tolist()
+        ):
+            raise ValueError(f"nodes {shown(rows)}: give whole numbers")
         outside = np.flatnonzero((wanted < 0) | (wanted >= len(self)))
         if len(outside):
             raise ValueError(

@@ -310,7 +310,8 @@ def triple_ranking(
     Returns:
         The ranking of both ends.
     Raises:
-        ValueError: The triples have another shape or dtype, or a relation that the decoder lacks.
+        ValueError: The triples have another shape or dtype, a relation that the decoder lacks, or a node
+            without a row.
     Example:
         >>> decoder, rows = khop.models.TransE(4, relations=2), torch.rand(5, 4)
         >>> triples = torch.tensor([[0, 1], [1, 0], [2, 3]])
@@ -332,6 +333,10 @@ def triple_ranking(
         raise ValueError(
             f"triples: relations from {int(every[1].min())} to {int(every[1].max())}, the decoder has {count}"
         )
+    for row, what, rows in ((0, "source", sources), (2, "destination", destinations)):
+        wrong = every[row][(every[row] < 0) | (every[row] >= rows.shape[0])]
+        if wrong.numel():
+            raise ValueError(f"triples: {what} {int(wrong[0])}: the rows have nodes 0 to {rows.shape[0] - 1}")
 
     def asked(given: Tensor, end: int) -> Tensor:
         """Return queries, a node and a relation as one number, over the candidates: (2, n)."""
