@@ -236,7 +236,7 @@ def test_profiles_and_recommendations_are_uploaded(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("procs", [1, 2])
+@pytest.mark.parametrize("procs", [1, 2, 4])
 def test_a_run_has_the_losses_of_a_local_one_and_resumes_on_another_machine_after_a_kill(
     bucket: Bucket, graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, procs: int
 ) -> None:
@@ -244,12 +244,12 @@ def test_a_run_has_the_losses_of_a_local_one_and_resumes_on_another_machine_afte
     bucket.upload(graph, "graphs/g")
     text = RUN.replace("EPOCHS", "4").replace("hidden = 8", "hidden = 8, dropout = 0.0")
     text = f'precision = "float64"\n{text}'
-    Path("run.toml").write_text(text)
+    bucket.write(f"specs/{procs}.toml", text.encode())
     Path("local.toml").write_text(text.replace("s3://data/graphs/g", str(graph)))
     several = () if procs == 1 else ("--procs", str(procs), "--oversubscribe")
 
     def started(*words: str) -> subprocess.Popen[bytes]:
-        words = (sys.executable, "-m", "khop", "train", *words)
+        words = (sys.executable, "-m", "khop", *words)
         with Path("log").open("ab") as log:
             return subprocess.Popen(words, env={**ENVIRONMENT, **os.environ}, stdout=log, stderr=log)
 
@@ -260,22 +260,26 @@ def test_a_run_has_the_losses_of_a_local_one_and_resumes_on_another_machine_afte
         found = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
         return [(line["epoch"], line["step"], line["loss"]) for line in found]
 
-    runs = f"s3://data/runs-{procs}"
-    finished("local.toml", "--out", "local")
-    finished("run.toml", "--out", f"{runs}/whole", *several)
-    killed = started("run.toml", "--out", f"{runs}/killed", *several)
+    runs, file = f"s3://data/runs-{procs}", f"s3://data/specs/{procs}.toml"
+    finished("train", "local.toml", "--out", "local")
+    finished("infer", "local", "--out", "local.npy")
+    finished("train", file, "--out", f"{runs}/whole", *several)
+    killed = started("train", file, "--out", f"{runs}/killed", *several)
     wait_until(lambda: "checkpoints.json" in bucket.names(f"runs-{procs}/killed"))
     for pid in (killed.pid, *children(killed.pid)):
         os.kill(pid, signal.SIGKILL)
     killed.wait()
     monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
-    finished("--resume", f"{runs}/killed", *several)
+    finished("train", "--resume", f"{runs}/killed", *several)
     whole, resumed = (staged(f"{runs}/{name}") for name in ("whole", "killed"))
     assert lines(resumed) == lines(whole)
     last = "checkpoints/last/model.safetensors"
     assert (resumed / last).read_bytes() == (whole / last).read_bytes()
     for found, expected in zip(lines(whole), lines(Path("local")), strict=True):
         assert found == pytest.approx(expected, rel=1e-9)
+    finished("infer", f"{runs}/killed", "--out", f"{runs}/rows.npy", *several)
+    rows, expected = np.load(staged(f"{runs}/rows.npy")), np.load("local.npy")
+    np.testing.assert_allclose(rows, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_refused_credentials_are_not_printed(khop_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

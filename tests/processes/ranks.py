@@ -278,3 +278,12 @@ def writes_cores(rank: int, device: torch.device, folder: str) -> None:
     cores = {tuple(sorted(os.sched_getaffinity(int(thread.name)))) for thread in threads}
     found = {"cores": sorted(cores), "torch_threads": torch.get_num_threads()}
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+
+
+def trains_and_writes_cores(rank: int, device: torch.device, graph: str, out: str) -> None:
+    """Train a custom loop of float64; write its losses to `run`, and the cores of this rank to `cores`."""
+    for kind in ("run", "cores"):
+        Path(out, kind).mkdir(exist_ok=True)
+    opened = khop.open_graph(graph)
+    own_loop(rank, device, opened, opened.split("train")["item"], f"{out}/run")
+    writes_cores(rank, device, f"{out}/cores")

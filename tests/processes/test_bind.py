@@ -18,7 +18,7 @@ from khop import process_tuning
 from khop.cli.doctor import memory_nodes
 from khop.process_tuning import Bind, CoreTopology, RankCores, places_of_ranks
 from processes.ranks import writes_cores
-from support.commands import ENVIRONMENT, TORCHRUN, free_port
+from support.commands import ENVIRONMENT, TORCHRUN, free_port, records
 from support.small_folders import write_learnable_graph
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -140,6 +140,41 @@ def test_launched_ranks_run_on_disjoint_cores_with_all_their_threads(tmp_path: P
     assert sorted(os.sched_getaffinity(0)) == CORES  # of this process, as before
 
 
+@pytest.mark.long
+@pytest.mark.real_start
+def test_four_ranks_of_a_larger_machine_have_disjoint_cores_and_equal_losses(tmp_path: Path) -> None:
+    """Two memory nodes, each of two physical cores with two threads: the kernel does not know them."""
+    machine(tmp_path / "system", ["0-1,4-5", "2-3,6-7"], [f"{n % 4},{n % 4 + 4}" for n in range(8)])
+    made_up = f"from support import made_up_cores\nmade_up_cores.use({str(tmp_path / 'system')!r}, range(8))"
+    bound, unbound = (trained_ranks(tmp_path, made_up, bind) for bind in (None, "none"))
+    assert [cores for cores, _ in bound] == [[[n, n + 4]] for n in range(4)]
+    assert [cores for cores, _ in unbound] == [[[*range(8)]]] * 4
+    assert [run for _, run in bound] == [run for _, run in unbound]
+
+
+def trained_ranks(folder: Path, made_up: str, bind: Bind | None) -> list[tuple[object, object]]:
+    """Train on four ranks that a script starts; of each, the cores of its threads, and what it computed."""
+    graph, out = folder / "toy", folder / f"bind-{bind}"
+    out.mkdir()
+    if not graph.exists():
+        write_learnable_graph(graph, nodes=200)
+    script = out / "script.py"
+    script.write_text(
+        f"{made_up}\nimport khop\nfrom processes.ranks import trains_and_writes_cores\n"
+        "if __name__ == '__main__':\n    khop.launch(trains_and_writes_cores, procs=4, device='cpu', "
+        f"arguments=[{str(graph)!r}, {str(out)!r}], bind={bind!r}, allow=['oversubscribe'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    cores, runs = (
+        [json.loads((out / kind / f"{rank}.json").read_text()) for rank in range(4)]
+        for kind in ("cores", "run")
+    )
+    return [(of_rank["cores"], run) for of_rank, run in zip(cores, runs, strict=True)]
+
+
 @several_cores
 @pytest.mark.real_start
 @pytest.mark.long
@@ -220,11 +255,16 @@ def test_servers_run_on_disjoint_cores(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_train_says_to_which_cores_its_processes_are_bound(tmp_path: Path) -> None:
     folder = write_learnable_graph(tmp_path / "toy")
-    command = [sys.executable, "-m", "khop", "train", "--graph", folder, "--out", tmp_path / "run"]
-    command += ["--epochs", "1", "--procs", "2", "--bind", "cores"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    command = [sys.executable, "-m", "khop", "train", "--graph", folder, "--epochs", "1", "--procs", "2"]
+    printed = {}
+    for bind in ("cores", "none"):
+        words = [*command, "--bind", bind, "--out", tmp_path / bind]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+        printed[bind] = done.stdout
     first, second = places_of_ranks(2, "cores")
-    assert f"processes are bound: 0 to {first}, 1 to {second}" in done.stdout
+    assert f"processes are bound: 0 to {first}, 1 to {second}" in printed["cores"]
+    assert "bound" not in printed["none"]
+    assert records(str(tmp_path / "cores"), "steps") == records(str(tmp_path / "none"), "steps")
 
 
 def test_doctor_names_the_memory_nodes_and_the_default(tmp_path: Path) -> None:
