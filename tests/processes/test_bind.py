@@ -142,6 +142,7 @@ def test_launched_ranks_run_on_disjoint_cores_with_all_their_threads(tmp_path: P
 
 @pytest.mark.long
 @pytest.mark.real_start
+@pytest.mark.timeout(900)  # ten real starts on a busy machine
 def test_four_ranks_of_a_larger_machine_have_disjoint_cores_and_equal_losses(tmp_path: Path) -> None:
     """Two memory nodes, each of two physical cores with two threads: the kernel does not know them."""
     machine(tmp_path / "system", ["0-1,4-5", "2-3,6-7"], [f"{n % 4},{n % 4 + 4}" for n in range(8)])

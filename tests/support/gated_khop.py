@@ -28,6 +28,16 @@ POINTS = {
 }
 
 
+def flushed(put: Callable[..., None]) -> Callable[..., None]:
+    """The same, but with each chunk on disk and in the journal at once."""
+
+    def called(rows: work_folder.FileRows, *arguments: object) -> None:
+        put(rows, *arguments)
+        rows.flush()
+
+    return called
+
+
 def gated(function: Callable[..., object], number: int) -> Callable[..., object]:
     """The same, but for standing at the gate after its `number`-th call in this process."""
     calls = count(1)
@@ -41,10 +51,10 @@ def gated(function: Callable[..., object], number: int) -> Callable[..., object]
     return called
 
 
+work_folder.FileRows.put = flushed(work_folder.FileRows.put)  # type: ignore[method-assign]
 point, number = Gate.of_this_process().point.split()
 owner, name = POINTS[point]
 setattr(owner, name, gated(getattr(owner, name), int(number)))
-work_folder.FLUSH_S = -1.0  # each chunk at once
 
 if __name__ == "__main__":
     run()

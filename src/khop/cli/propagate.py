@@ -59,7 +59,7 @@ def propagate_rank(rank: int, device: torch.device, request: PropagateRequest) -
     """Compute the columns as one rank; rank 0 writes the folder and prints."""
     group = this_group()
     threads = cores_of_rank(group.local_world_size)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # each thread computes its own chunks
     plan = request.plan(group, threads)
     if rank == 0:
         tell(

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 UNFINISHED = ".unfinished"
@@ -157,17 +158,19 @@ def in_bytes(size: float) -> str:
 
 @dataclass
 class Meter:
-    """Byte counter that reports to a callback, never more than the total: it may be an estimate."""
+    """Byte counter of several threads; it reports to a callback, never more than the total: an estimate."""
 
     total: int
     notice: ProgressCallback | None = None
     done: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def at(self, what: str, more: int = 0) -> None:
         """Add `more` bytes and report `what` as the current item."""
-        self.done += more
-        if self.notice is not None:
-            self.notice(what, min(self.done, self.total), self.total)
+        with self._lock:
+            self.done += more
+            if self.notice is not None:
+                self.notice(what, min(self.done, self.total), self.total)
 
 
 _SPARE = 1.02  # for headers and metadata of file systems

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -453,16 +452,11 @@ def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> Non
     Reads each primary array once. Arrays that are not on this machine are skipped.
     """
     arrays = folder.arrays
-    meter, lock = Meter(sum(entry.bytes for entry in arrays.values()), notice), Lock()
-
-    def read(file: str, size: int) -> None:
-        with lock:
-            meter.at(f"checking {file}", size)
-
+    meter = Meter(sum(entry.bytes for entry in arrays.values()), notice)
     refuse_replaced(folder)
 
     def checksum(file: str) -> str:
-        return file_checksum(folder.path / file, partial(read, file))
+        return file_checksum(folder.path / file, partial(meter.at, f"checking {file}"))
 
     with ThreadPoolExecutor(_THREADS) as pool:
         found = zip(sorted(arrays), pool.map(checksum, sorted(arrays)), strict=True)

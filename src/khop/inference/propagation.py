@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,15 @@ from torch import Tensor
 from khop.arguments import check_word, whole_number
 from khop.distributed.processes.group import Group, check_equal_settings
 from khop.graph import layout
-from khop.graph.atomic import Meter, ProgressCallback, check_disk, in_bytes, new_folder, refuse_existing
+from khop.graph.atomic import (
+    Meter,
+    ProgressCallback,
+    check_disk,
+    in_bytes,
+    in_order,
+    new_folder,
+    refuse_existing,
+)
 from khop.graph.folder import Folder, GraphFolder, open_folder, refuse_damage
 from khop.graph.folder_writer import FolderWriter, share_files
 from khop.graph.layout import is_partitioned
@@ -45,10 +53,10 @@ Norm = Literal["mean", "symmetric"]
 Array = npt.NDArray[Any]
 UNFINISHED = ".unfinished"  # suffix of the work folder next to the result
 _LINES_BYTES = 128  # rows narrower than the column's are whole pairs of cache lines, if memory allows
-_LIMITS = ChunkLimits(nodes=1 << 16, edges=1 << 20)
-_CHUNK_BYTES = 8 << 20  # rows of a chunk
-_SPAN_BYTES = 1 << 20  # rows that are copied at once; more leave the caches before they are written
-THREAD_BYTES = 48 << 20  # memory of one thread: the edges and the rows of a chunk, or pieces of a column
+_LIMITS = ChunkLimits(nodes=1 << 16, edges=1 << 19)
+_CHUNK_BYTES = 4 << 20  # rows of a chunk
+_SPAN_BYTES = 4 << 20  # rows that are copied at once; more leave the caches before they are written
+THREAD_BYTES = 24 << 20  # memory of one thread: the edges and the rows of a chunk, or pieces of a column
 
 
 def hop_column(column: str, hop: int) -> str:
@@ -346,45 +354,50 @@ class Propagation:
             with work_folder(self.work_folder, self.facts, self.stages, group) as folder:
                 _Run(self, folder, DynamicChunks(group, in_flight), progress).compute()
                 if group.rank == 0:
-                    self._write(folder, notice)
+                    self._write(folder, in_flight.threads, notice)
                 group.barrier()
                 remove(folder)
 
-    def _write(self, work: WorkFolder, notice: ProgressCallback | None) -> None:
-        """Write the folder: the files of the graph as links, and the new columns."""
+    def _write(self, work: WorkFolder, threads: int, notice: ProgressCallback | None) -> None:
+        """Write the folder: the files of the graph as links, and the new columns, several at once."""
         base, meter = self.files.folder, Meter(self.result_bytes, notice)
         with new_folder(self.out) as hidden:
             if isinstance(base, PartsFolder):
                 for number, piece in enumerate(self.files.pieces):
                     folder = part_folder(hidden, number)
                     folder.mkdir()
-                    self._write_piece(work, number, piece, FolderWriter(folder, meter))
+                    self._write_piece(work, number, piece, FolderWriter(folder, meter), threads)
                 link_files(base.path, hidden, [*base.book.wholes, *base.documents])
                 write_book(hidden, self._book(base.book, hidden))
             else:
-                self._write_piece(work, 0, self.files.pieces[0], FolderWriter(hidden, meter))
+                self._write_piece(work, 0, self.files.pieces[0], FolderWriter(hidden, meter), threads)
 
     def _book(self, book: PartitionBook, hidden: Path) -> PartitionBook:
         numbers = range(book.num_parts)
         return replace(book, parts=tuple(open_folder(part_folder(hidden, n)).fingerprint for n in numbers))
 
-    def _write_piece(self, work: WorkFolder, number: int, piece: GraphFolder, out: FolderWriter) -> None:
+    def _write_piece(
+        self, work: WorkFolder, number: int, piece: GraphFolder, out: FolderWriter, threads: int
+    ) -> None:
         share_files(piece, out, piece.arrays)
         link_files(piece.path, out.folder, piece.documents)
-        names = dict[NodeType, list[str]]()
+        names, tasks = dict[NodeType, list[str]](), list[Callable[[], str]]()
         for column in self.columns:
             for hop, into in enumerate(self.relations(column), 1):
                 for node_type in into:
                     names.setdefault(node_type, []).append(hop_column(column, hop))
-                    self._write_column(work, number, out, column, hop, node_type)
+                    tasks.append(partial(self._write_column, work, number, out, column, hop, node_type))
+        files = [*piece.arrays, *in_order(tasks, threads)]
         manifest = piece.manifest
         nodes = tuple(_with_columns(entry, names.get(entry.type, [])) for entry in manifest.nodes)
-        made = Manifest(nodes, manifest.edges, out.arrays, manifest.part, manifest.documents)
+        arrays = {file: out.arrays[file] for file in files}  # columns are finished in any order
+        made = Manifest(nodes, manifest.edges, arrays, manifest.part, manifest.documents)
         write_manifest(out.folder, made)
 
     def _write_column(
         self, work: WorkFolder, number: int, out: FolderWriter, column: str, hop: int, node_type: NodeType
-    ) -> None:
+    ) -> str:
+        """Write a column of one piece; return the name of its file."""
         first, last = self.files.bounds[node_type][number : number + 2]
         blocks = [index for index, block in enumerate(self.blocks) if block.column == column]
         layers = [self.stages[index * self.hops + hop - 1] for index in blocks]
@@ -393,7 +406,7 @@ class Propagation:
         file = layout.node_column(node_type, hop_column(column, hop))
         if self._is_final(self.blocks[blocks[0]]):
             out.take(file, work.file(stages[0]), stages[0].entry)
-            return
+            return file
         array = out.open_array(file, name, shape)
         try:
             for rows in spans(first, last, self.row_bytes(column)):
@@ -405,6 +418,7 @@ class Propagation:
             array.close()
         finally:
             array.abandon()
+        return file
 
     def scales(self, node_type: NodeType, rows: slice, dtype: str, power: float) -> Array | None:
         """Return a power of each node's in-degree, (rows, 1), 0 without in-edges; None for means."""
@@ -464,17 +478,20 @@ class _Run:
                 stage = next(stage for stage in before if stage.node_type == node_type)
                 _read_into(flat, self.folder.file(stage), stage.entry)
                 continue
-            for first, last in pairwise(bounds):
-                for rows in spans(first, last, self.plan.row_bytes(block.column)):
-                    table[rows] = self._rows(block, node_type, rows)
+            pieces = [
+                partial(self._read_rows, table, block, node_type, rows)
+                for first, last in pairwise(bounds)
+                for rows in spans(first, last, self.plan.row_bytes(block.column))
+            ]
+            for _ in in_order(pieces, self.sharing.in_flight.threads):
+                pass
         return found
 
-    def _rows(self, block: ColumnBlock, node_type: NodeType, rows: slice) -> Tensor:
-        """Return consecutive rows that the first hop averages."""
-        dtype = self.plan.dtype_of(block.column)
-        read = self.plan.files.rows(node_type, block, rows, dtype)
-        scales = self.plan.scales(node_type, rows, str(dtype).removeprefix("torch."), -0.5)
-        return read if scales is None else read * torch.from_numpy(scales)
+    def _read_rows(self, table: Tensor, block: ColumnBlock, node_type: NodeType, rows: slice) -> None:
+        """Read consecutive rows that the first hop averages."""
+        read = self.plan.files.rows(node_type, block, rows, table.dtype)
+        scales = self.plan.scales(node_type, rows, str(table.dtype).removeprefix("torch."), -0.5)
+        table[rows] = read if scales is None else read * torch.from_numpy(scales)
 
     def _stage(self, stage: Stage, edge_types: Sequence[EdgeType], before: Mapping[NodeType, Tensor]) -> None:
         def made(rows: slice) -> Tensor:
@@ -534,7 +551,7 @@ def _with_columns(entry: NodeEntry, names: Sequence[str]) -> NodeEntry:
 
 
 def spans(first: int, last: int, row_bytes: int) -> Iterator[slice]:
-    """Yield consecutive rows from `first` to `last`, about a MiB at a time."""
+    """Yield consecutive rows from `first` to `last`, a few MiB at a time."""
     step = max(1, _SPAN_BYTES // max(1, row_bytes))
     for start in range(first, last, step):
         yield slice(start, min(last, start + step))

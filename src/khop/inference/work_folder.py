@@ -13,6 +13,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -82,7 +83,7 @@ class WorkFolder:
 
 
 class FileRows:
-    """Rows of a stage in a .npy file that all ranks write."""
+    """Rows of a stage in a .npy file that all ranks write; a thread flushes it while rows are computed."""
 
     def __init__(self, stage: Stage, group: Group, file: Path, journal: Path, missing: list[int]) -> None:
         self.missing = missing
@@ -90,8 +91,10 @@ class FileRows:
         self._group = group
         self._file = file
         self._journal = journal
-        self._noted: dict[int, str] = {}  # chunks put since the last flush, and digests of their rows
+        self._noted: dict[int, str] = {}  # chunks put since the last flush began, and digests of their rows
         self._flushed_at = time.monotonic()
+        self._flusher = ThreadPoolExecutor(1, "khop-flush")
+        self._flushing: Future[None] | None = None
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         entry = stage.entry
         # Every rank writes the same bytes, so that no rank has to wait for another.
@@ -100,17 +103,27 @@ class FileRows:
         self._start = entry.bytes - entry.data_bytes
 
     def put(self, chunk: int, rows: Tensor) -> None:
-        """Write the rows into place; flush and journal them when `FLUSH_S` seconds have passed."""
+        """Write the rows into place; begin to flush and journal them when `FLUSH_S` seconds have passed."""
         rows = rows.cpu().contiguous()
         offset = self._start + self._stage.span(chunk).start * self._stage.row_bytes
         write_rows(self._descriptor, rows, offset)
         self._noted[chunk] = digest(rows)
-        if time.monotonic() - self._flushed_at > FLUSH_S:
-            self._flush()
+        is_idle = self._flushing is None or self._flushing.done()
+        if is_idle and time.monotonic() - self._flushed_at > FLUSH_S:
+            self._await_flush()
+            noted, self._noted = self._noted, {}
+            self._flushing = self._flusher.submit(self._keep, noted)
+            self._flushed_at = time.monotonic()
+
+    def flush(self) -> None:
+        """Flush and journal all rows put so far."""
+        self._await_flush()
+        noted, self._noted = self._noted, {}
+        self._keep(noted)
 
     def finished(self) -> Tensor:
         """Return all rows, memory-mapped."""
-        self._flush()
+        self.flush()
         self._group.barrier()
         rows = map_array(self._file, self._stage.entry)
         self._group.barrier()  # no rank may rename or remove the file before all have mapped it
@@ -119,20 +132,26 @@ class FileRows:
     def close(self) -> None:
         """Close the file; chunks put so far are kept, even if others are missing."""
         try:
-            self._flush()
+            self.flush()
         finally:
+            self._flusher.shutdown()
             os.close(self._descriptor)
 
-    def _flush(self) -> None:
-        if self._noted:
-            os.fsync(self._descriptor)
-            line = json.dumps({"stage": _name(self._stage), "chunks": self._noted}) + "\n"
-            with self._journal.open("ab") as journal:
-                journal.write(line.encode())
-                journal.flush()
-                os.fsync(journal.fileno())
-            self._noted = {}
-        self._flushed_at = time.monotonic()
+    def _await_flush(self) -> None:
+        """Wait for the flush of the thread; raise its error."""
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.result()
+
+    def _keep(self, noted: Mapping[int, str]) -> None:
+        if not noted:
+            return
+        os.fsync(self._descriptor)
+        line = json.dumps({"stage": _name(self._stage), "chunks": noted}) + "\n"
+        with self._journal.open("ab") as journal:
+            journal.write(line.encode())
+            journal.flush()
+            os.fsync(journal.fileno())
 
 
 @contextmanager
