@@ -39,6 +39,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
+# Packages whose ValueErrors are unexpected; those that khop expects are converted where they are raised.
+_FOREIGN = ("pyarrow", "json", "numpy", "pydantic_core", "tomllib", "duckdb")
+
+
+def is_about_input(error: BaseException) -> bool:
+    """Return True if an error describes invalid input, rather than a fault of the machine or of khop."""
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, ValueError) and not isinstance(error, UnicodeError) and package not in _FOREIGN
+
+
 _TOLD = "told"
 
 

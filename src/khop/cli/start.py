@@ -16,7 +16,7 @@ from typing import TextIO
 import khop
 from khop.cli.interrupts import INTERRUPTED, end_at_once, ignore, raise_again
 from khop.components import is_of_component
-from khop.errors import PeerLost, is_out_of_memory
+from khop.errors import PeerLost, is_about_input, is_out_of_memory
 from khop.process_tuning import tune_before_torch
 
 FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
@@ -38,18 +38,9 @@ _LESS_ON_GPU = (
 )
 
 
-# Packages whose ValueErrors are unexpected; those that khop expects are converted where they are raised.
-_FOREIGN = ("pyarrow", "json", "numpy", "pydantic_core", "tomllib", "duckdb")
-
-
 def exit_code(error: Exception) -> int:
     """Return the exit code of the command for this error."""
-    return BAD_INPUT if _is_about_input(error) else FAILED
-
-
-def _is_about_input(error: Exception) -> bool:
-    package = type(error).__module__.partition(".")[0]
-    return isinstance(error, ValueError) and not isinstance(error, UnicodeError) and package not in _FOREIGN
+    return BAD_INPUT if is_about_input(error) else FAILED
 
 
 def sentence(error: Exception, again: str, command: str = "train") -> str:
@@ -59,7 +50,7 @@ def sentence(error: Exception, again: str, command: str = "train") -> str:
     """
     if isinstance(error, OSError):
         return _of_machine(error)
-    if _is_about_input(error) or isinstance(error, PeerLost):
+    if is_about_input(error) or isinstance(error, PeerLost):
         return str(error)
     reason = str(error).strip().partition("\n")[0]
     if _NO_GPU_MEMORY.search(str(error)):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.distributed.processes.group import Group
+from khop.errors import is_out_of_memory
 from khop.graph.remote import publish
 from khop.loading.device.streams import Event, Streams
 from khop.models.node_embedding import sharded_rows
@@ -179,10 +180,10 @@ class CheckpointWriter:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-            if isinstance(self._problem, OSError | MemoryError):
+            if self._problem is not None:
+                if not (isinstance(self._problem, OSError) or is_out_of_memory(self._problem)):
+                    raise self._problem
                 self._warn(f"{_sentence(self._problem)}; the run continues")
-            elif self._problem is not None:
-                raise self._problem
             if self._unpublished is not None:
                 self._warn(f"{self._unpublished}; the run continues")
 
@@ -198,10 +199,10 @@ class CheckpointWriter:
         return True
 
 
-def _sentence(error: OSError | MemoryError) -> str:
-    if isinstance(error, MemoryError):
-        return "the checkpoint could not be written, because memory is exhausted"
-    return f"{error.filename}: {error.strerror}"
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    return "the checkpoint could not be written, because memory is exhausted"
 
 
 def _place_after(place: int, later: Iterable[int]) -> int:

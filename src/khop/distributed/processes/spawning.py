@@ -5,6 +5,7 @@ A spawned process starts in `rank_entry`, and thus watches its parent from the f
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 import os
@@ -31,7 +32,7 @@ from khop.distributed.processes.launchers import LOOPBACK, RankInfo
 from khop.distributed.processes.rank_entry import STOPPING, grant_grace
 from khop.distributed.processes.rendezvous import hosted_store, reached_store
 from khop.distributed.processes.watch import GRACE_S, TCPStore
-from khop.errors import PeerLost, Terminated, is_told, told
+from khop.errors import PeerLost, Terminated, Unsupported, is_about_input, is_told, told
 
 
 class RankProcess(SpawnProcess):
@@ -129,25 +130,44 @@ class Failure:
     """Error of a rank, as reported to the process that started it."""
 
     rank: int
-    kind: str
+    kind: str  # class of the error
+    kept: str  # the class that it is raised as again; "" if it is unexpected
     message: str
+    system: Sequence[Any]  # errno, strerror, filename, winerror and filename2 of a system error; else empty
     traceback: str
     at: float  # seconds of the machine's monotonic clock
+
+    @classmethod
+    def of(cls, rank: int, error: BaseException) -> Failure:
+        """Return the failure of a rank by this error, which has just been raised."""
+        is_kept = is_about_input(error) or not isinstance(error, ValueError)
+        kept = next((each.__name__ for each in type(error).__mro__ if is_kept and each in _KEPT), "")
+        system: list[Any] = []
+        if isinstance(error, OSError) and error.errno is not None:
+            names = (error.filename, error.filename2)
+            first, second = (name if name is None else os.fsdecode(name) for name in names)
+            system = [error.errno, error.strerror, first, None, second]
+        text = "".join(traceback.format_exception(error))
+        return cls(rank, type(error).__name__, kept, str(error), system, text, time.monotonic())
 
     @property
     def is_cause(self) -> bool:
         """True if the error is this rank's, not a consequence of another rank's end."""
-        return self.kind != PeerLost.__name__
+        return self.kept != PeerLost.__name__
 
     def error(self) -> Exception:
         """Return the exception to raise in this process; invalid input and system errors keep their type."""
-        if self.kind == ValueError.__name__:
-            return ValueError(self.message)
-        if self.kind in (OSError.__name__, PermissionError.__name__, FileNotFoundError.__name__):
-            return OSError(self.message)
-        if not self.is_cause:
-            return PeerLost(self.message)
+        kept = next((each for each in _KEPT if each.__name__ == self.kept), None)
+        if kept is not None:
+            return kept(*(self.system or [self.message]))
         return RuntimeError(f"rank {self.rank} failed with {self.kind}: {self.message}\n\n{self.traceback}")
+
+
+# Errors of a rank that are raised as they are, each subclass by the first of its bases.
+_OF_SYSTEM = [
+    each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, OSError)
+]
+_KEPT: list[type[Exception]] = [Unsupported, ValueError, PeerLost, MemoryError, *dict.fromkeys(_OF_SYSTEM)]
 
 
 def run_ranks(
@@ -233,8 +253,7 @@ def _rank(target: Callable[..., None], rank_info: RankInfo, *arguments: object) 
 
 
 def _tell(rank_info: RankInfo, error: BaseException) -> None:
-    text = "".join(traceback.format_exception(error))
-    failure = Failure(rank_info.rank, type(error).__name__, str(error), text, time.monotonic())
+    failure = Failure.of(rank_info.rank, error)
     try:
         store = reached_store(rank_info.rank, rank_info.host, rank_info.port, GRACE_S)
         store.set(f"failure/{_name(rank_info.rank)}", json.dumps(vars(failure)))
