@@ -460,6 +460,50 @@ def test_after_ctrl_c_training_continues_with_the_very_next_batch(
 
 
 @pytest.mark.long
+class WithStatistics(nn.Module):
+    """A model with buffers that each forward pass changes, and one that it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(7), nn.Linear(7, 3)
+        self.register_buffer("rows", torch.tensor(0))
+        self.register_buffer("table", torch.arange(5))
+
+    def forward(self, batch: Batch) -> Tensor:
+        x = self.norm(batch["x"][batch.seed_index])
+        self.rows += x.shape[0]
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("stopped_in", [1, 2, 7])
+def test_a_batch_that_is_not_finished_leaves_no_trace_in_the_buffers(tmp_path: Path, stopped_in: int) -> None:
+    """Ctrl-C comes after the forward pass of the first, the second or the seventh update."""
+
+    def run(out: Path) -> Trainer:
+        return SmallRun(out, evaluate=lambda: {"val": 0.5}, model=WithStatistics).trainer()
+
+    class Stopping(NodeClassification):
+        calls = 0
+
+        def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+            self.calls += 1
+            if self.calls == stopped_in:
+                raise KeyboardInterrupt
+            return super().losses(outputs, batch)
+
+    expected = run(tmp_path / "whole")
+    expected.fit()
+    stopped = run(tmp_path / "run")
+    stopped.task = Stopping("node", "y")
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit()
+    resumed = run(tmp_path / "run")
+    resumed.resume()
+    assert int(resumed.model.rows) == 8 * (stopped_in - 1) - 2 * (stopped_in > 5)
+    resumed.fit()
+    assert_same(weights(resumed), weights(expected))
+
+
 def test_sigterm_is_as_ctrl_c(tmp_path: Path) -> None:
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
     run = SmallRun(tmp_path / "run", observer=Interrupting(1, 2, signal.SIGTERM))

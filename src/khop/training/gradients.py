@@ -1,4 +1,7 @@
-"""Gradient averaging over ranks, with DistributedDataParallel or in buckets after the backward pass."""
+"""Gradient averaging over ranks, with DistributedDataParallel or in buckets after the backward pass.
+
+Buffers that steps change are those of rank 0 on all ranks, and copied after each update.
+"""
 
 # No `from __future__ import annotations`: DistributedDataParallel reads the types of a hook's arguments.
 
@@ -29,13 +32,14 @@ class GradientClock:
 def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module:
     """Wrap a model so that its gradients are averaged over the ranks; weights are broadcast from rank 0.
 
-    With one rank, the model itself is returned. A parameter that the batch of a rank does not reach
-    contributes zeros. A parameter that is not reached on any rank has no gradient, as in one process. Buckets
-    never change, so sums are the same after a resume.
+    Buffers are left to `StepBuffers`. With one rank, the model itself is returned. A parameter that the batch
+    of a rank does not reach contributes zeros. A parameter that is not reached on any rank has no gradient,
+    as in one process. Buckets never change, so sums are the same after a resume.
     """
     if group.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
         return model
-    parallel = DistributedDataParallel(model, find_unused_parameters=True)
+    # It would broadcast all buffers in every step, also large tables that steps do not change.
+    parallel = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=False)
     parallel.register_comm_hook(clock, _timed_average)
     return parallel
 
@@ -82,9 +86,69 @@ class BucketAverage:
 
 
 def broadcast(group: Group, tensors: Iterable[Tensor]) -> None:
-    """Overwrite tensors by those of rank 0. Collective."""
-    detached = [tensor.detach() for tensor in tensors]
-    group.share_rows(detached, [0] * len(detached))
+    """Overwrite tensors by those of rank 0, small ones together. Collective."""
+    if group.world_size == 1:
+        return
+    for bucket in _buckets((tensor.detach() for tensor in tensors), _BUCKET_BYTES):
+        if len(bucket) == 1:
+            group.share_rows(bucket, [0])
+            continue
+        room = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        group.share_rows([room], [0])
+        parts = room.split([tensor.numel() for tensor in bucket])
+        torch._foreach_copy_(bucket, [part.view_as(to) for part, to in zip(parts, bucket, strict=True)])
+
+
+class StepBuffers:
+    """The buffers of a model that steps change, such as statistics of BatchNorm.
+
+    They are statistics, and the buffers that the first step changes on a rank. Others, such as tables of hard
+    negatives, are neither exchanged nor copied in later steps.
+    """
+
+    def __init__(self, model: nn.Module, group: Group) -> None:
+        self._model, self._group = model, group
+        self._changing: list[str] | None = None  # names; None before the first update
+        self._copies: dict[str, Tensor] = {}  # after the last update
+
+    def share(self) -> None:
+        """Take those of rank 0 after the backward pass of a step. Collective."""
+        if self._changing is None:
+            self._changing = self._found()
+        if self._changing:
+            buffers = dict(self._model.named_buffers())
+            broadcast(self._group, [buffers[name] for name in self._changing])
+
+    def keep(self) -> None:
+        """Copy the buffers: before the first step all of them, to host memory, then those that change."""
+        if self._changing is None:
+            of_model = self._model.named_buffers()
+            self._copies = {name: buffer.detach().to("cpu", copy=True) for name, buffer in of_model}
+        elif self._changing or self._copies:
+            buffers = dict(self._model.named_buffers())
+            self._copies = {name: buffers[name].detach().clone() for name in self._changing}
+
+    def restore(self) -> None:
+        """Undo the changes of a step that was not finished."""
+        buffers = dict(self._model.named_buffers())
+        for name, copy in self._copies.items():
+            buffers[name].detach().copy_(copy)
+
+    def _found(self) -> list[str]:
+        """Return the names of the buffers that the first step changes on a rank, and of all statistics."""
+        statistics = {
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in self._model.named_modules()
+            for name, _ in module.named_buffers(recurse=False)
+            if getattr(module, "running_mean", None) is not None
+        }
+        buffers = dict(self._model.named_buffers())
+        changes = [
+            name in statistics or not torch.equal(buffer.detach().cpu(), self._copies[name])
+            for name, buffer in buffers.items()
+        ]
+        of_ranks = self._group.gather(torch.tensor(changes, dtype=torch.int64))
+        return [name for name, of in zip(buffers, of_ranks.T.tolist(), strict=True) if any(of)]
 
 
 def _buckets(gradients: Iterable[Tensor], most: int) -> Iterable[list[Tensor]]:

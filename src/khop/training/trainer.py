@@ -30,7 +30,7 @@ from khop.training import traffic
 from khop.training.checkpoint import restore_model, restore_optimizer, shared_checkpoint
 from khop.training.chosen_steps import chosen_steps
 from khop.training.evaluations import CHOSEN_BY, EvaluationPlan, best_name, best_record, named_scores
-from khop.training.gradients import broadcast
+from khop.training.gradients import StepBuffers, broadcast
 from khop.training.linear_setup import linear_ways
 from khop.training.optimizer_settings import ModelOptimizer, set_next
 from khop.training.run_log import EPOCHS, Record
@@ -226,6 +226,7 @@ class Trainer:
         last = self._output.folder / LAST
         self._log = StepLog(self._output.writer, self.observer, last, self._group, self._logged)
         self._steps: Steps | None = None  # created when training begins
+        self._buffers = StepBuffers(self.model, self._group)
 
     def resume(self) -> None:
         """Load checkpoints/last; `fit` then continues with the next batch.
@@ -312,6 +313,7 @@ class Trainer:
             with interrupts_held():
                 try:
                     if not stops_together:  # otherwise, all ranks have saved it, or they are lost
+                        self._buffers.restore()
                         self.state = self._log.settled(self.state)
                         self._save(LAST)
                 finally:
@@ -448,6 +450,7 @@ class Trainer:
         self._share_buffers()
         checkpoint = self._output.folder / LAST
         scores = named_scores(self.evaluate, model, self.task.metric, state, self.settings, checkpoint)
+        self._buffers.keep()
         self._seconds["evaluating"] += time.perf_counter() - begun
         return scores
 
@@ -517,6 +520,7 @@ class Trainer:
             return
         assert self._steps is not None, "_begin comes first"
         self._group.at("waiting for its batch", state.epoch, state.step)
+        self._buffers.keep()
         self._clock.start()
         for step in self._steps.epoch(state.epoch, self._clock):
             yield step
@@ -534,11 +538,13 @@ class Trainer:
         values = own.values(clock.unreported(), batch.traffic)
         # Before the update, so that no rank updates if this exchange fails on the host.
         with group.exchanging("exchanging losses", before.epoch, before.step):
+            self._buffers.share()
             late = loss.with_values(group, values) if isinstance(loss, DeviceLoss) else None
             step = GatheredStep(group.gather(values) if late is None else values[None], batch.traffic)
         clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
+            self._buffers.keep()
             for schedule in self._schedules:
                 schedule.step()
             clock.lap("computing", "update")
