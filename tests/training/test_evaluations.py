@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from khop.api.loader import Loader
 from khop.batch import Batch
 from khop.distributed.processes.group import this_group
 from khop.errors import Terminated
@@ -480,3 +481,53 @@ def test_a_score_is_any_number_without_dimensions(tmp_path: Path, scores: Sequen
 def test_other_scores_are_named(tmp_path: Path, scores: Any, sentence: str) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match=sentence):
         SmallRun(tmp_path, evaluate=lambda: scores).with_(epochs=1).trainer().fit()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A loader whose batches have a count of a cache on rank 1 alone."""
+
+    loader: Loader
+    rank: int
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        counts = {"device_cache_rows": 3.0} if self.rank else {}
+        return (replace(batch, traffic=counts) for batch in self.loader.epoch(epoch))
+
+    def state_dict(self) -> dict[str, object]:
+        return self.loader.state_dict()
+
+
+@covered
+def _stopped_on_ranks(rank: int, device: str, out: str, epoch: int) -> None:
+    """Get SIGTERM in an evaluation on rank 1, as ranks of sharded embeddings that end together."""
+
+    def evaluate() -> dict[str, float]:
+        if trainer._output.writer is not None and trainer.state.epoch == 0:
+            trainer._output.writer._wait()
+            last = load_checkpoint(Path(out) / "checkpoints" / "last").training
+            assert (last["epoch"], last["step"]) == (0, STEPS)  # saved before the first evaluation
+        if rank == 1 and trainer.state.epoch == epoch:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"val": 0.5}
+
+    trainer = SmallRun(Path(out), evaluate=evaluate, threads=1).with_(epochs=2).trainer()
+    trainer.loader = Counted(trainer.loader, rank)  # type: ignore[assignment, arg-type]
+    trainer._output.is_sharded = True
+    with pytest.raises(Terminated):
+        trainer.fit()
+    assert trainer.state.epoch == epoch + 1
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_ranks_that_end_together_do_so_after_the_evaluation(
+    tmp_path: Path, ranks: StartedRanks, epoch: int
+) -> None:
+    """Also after the last one, and although a rank has counts that another one lacks."""
+    ranks.launch(_stopped_on_ranks, 2, (str(tmp_path), epoch))
+    assert load_checkpoint(tmp_path / "checkpoints" / "last").training["epoch"] == epoch + 1
+    first = json.loads((tmp_path / "steps.jsonl").read_text().partition("\n")[0])
+    assert first["traffic"] == {"device_cache_rows": [0, 3]}

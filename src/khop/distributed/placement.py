@@ -321,8 +321,9 @@ def machine_ranks(group: Group) -> MachineRanks:
         call = next(calls)
         keys = [f"{call}/{rank}" for rank in range(count)]
         group.at("sharing memory of the machine")
-        store.set(keys[group.local_rank], text)
-        group.wait_until(lambda: store.check(keys), "waited for the ranks of this machine")
-        return [store.get(key).decode() for key in keys]
+        with group.raising_lost():
+            store.set(keys[group.local_rank], text)
+            group.wait_until(lambda: store.check(keys), "waited for the ranks of this machine")
+            return [store.get(key).decode() for key in keys]
 
     return MachineRanks(group.local_rank, count, texts)

@@ -60,6 +60,7 @@ from khop.training.tasks import Task, score_name
 from khop.training.trainer_state import TrainerState, trainer_state_of
 
 _HELD = (signal.SIGINT, signal.SIGTERM)
+_LONG_S = 5.0  # before longer evaluations the state is saved, as ranks are killed seconds after a signal
 _NO_SCORES = ("epoch", "step", EPOCHS, "seconds")  # in records of evaluations
 
 
@@ -225,6 +226,8 @@ class Trainer:
         self._interrupts: list[int] = []  # signals recorded on this rank
         last = self._output.folder / LAST
         self._log = StepLog(self._output.writer, self.observer, last, self._group, self._logged)
+        self._counts: Sequence[str] | None = None  # names that ranks count; agreed in the first update
+        self._evaluating_s: float | None = None  # of the last evaluation, on the slowest rank
         self._steps: Steps | None = None  # created when training begins
         self._buffers = StepBuffers(self.model, self._group)
 
@@ -423,12 +426,14 @@ class Trainer:
                 self._stop(signal_number)
         self._stop(self._settle())
         scores: Mapping[str, Any] = {}
+        signal_number = 0
         if self.state.is_evaluated:  # the run ends within the epoch
             scores = {name: score for name, score in self._latest().items() if name not in _NO_SCORES}
         elif self._plan.is_due(self.state):
-            scores = self._evaluated()
+            scores, signal_number = self._evaluated()
         self._seconds["total"] = time.monotonic() - begun
         self._end_epoch(scores)
+        _raise_for(signal_number)
 
     def _ends_within(self) -> bool:
         """Evaluate the model if it is due within the epoch; return True if the run ends there."""
@@ -438,21 +443,37 @@ class Trainer:
         if not state.is_evaluated:
             self._stop(self._settle())
             before = self._seconds["evaluating"]
-            scores = self._evaluated()
+            scores, signal_number = self._evaluated()
             self._end_evaluation(scores, self._seconds["evaluating"] - before)
+            self._stop(signal_number)
             self.model.train()
             self._clock.start()
         return self._is_over()
 
-    def _evaluated(self) -> dict[str, float]:
-        """Evaluate the model; return its scores by their names in records."""
+    def _evaluated(self) -> tuple[dict[str, float], int]:
+        """Evaluate the model; return its scores by their names in records, and the signal to end, or 0.
+
+        Ranks that must end together do so after the evaluation. They may be killed before, if it is long:
+        then the state is saved first.
+        """
         begun, (model, state) = time.perf_counter(), (self.model, self.state)
+        stops_together = self._stops_together
+        if stops_together and (self._evaluating_s is None or self._evaluating_s > _LONG_S):
+            with interrupts_held():
+                self._save(LAST)
+                self._log.saved()
         self._share_buffers()
         checkpoint = self._output.folder / LAST
         scores = named_scores(self.evaluate, model, self.task.metric, state, self.settings, checkpoint)
         self._buffers.keep()
-        self._seconds["evaluating"] += time.perf_counter() - begun
-        return scores
+        seconds = time.perf_counter() - begun
+        self._seconds["evaluating"] += seconds
+        if not stops_together:
+            return scores, 0
+        with self._group.exchanging("ending the evaluation"):
+            own = torch.tensor([seconds, max(self._interrupts, default=0)], dtype=torch.float64)
+            self._evaluating_s, signal_number = self._group.gather(own).amax(dim=0).tolist()
+        return scores, int(signal_number)
 
     def _share_buffers(self) -> None:
         """Take the buffers of rank 0, such as statistics of BatchNorm: a checkpoint has these. Collective."""
@@ -510,7 +531,7 @@ class Trainer:
         if signal_number:
             self.state = self._log.settled(self.state)
             self._save(LAST)
-            raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
+            _raise_for(signal_number)
 
     def _computed(self) -> Generator[ComputedStep]:
         """Yield the remaining steps of the epoch."""
@@ -535,12 +556,13 @@ class Trainer:
         known = 0.0 if isinstance(loss, DeviceLoss) else loss
         signal_number = max(self._interrupts, default=0)
         own = RankStep(known, computed.seeds, signal_number, ready_at, self._output.is_due(updates=1))
-        values = own.values(clock.unreported(), batch.traffic)
         # Before the update, so that no rank updates if this exchange fails on the host.
         with group.exchanging("exchanging losses", before.epoch, before.step):
             self._buffers.share()
+            counts = self._counted(batch.traffic)
+            values = own.values(clock.unreported(), counts)
             late = loss.with_values(group, values) if isinstance(loss, DeviceLoss) else None
-            step = GatheredStep(group.gather(values) if late is None else values[None], batch.traffic)
+            step = GatheredStep(group.gather(values) if late is None else values[None], counts)
         clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
@@ -556,6 +578,19 @@ class Trainer:
         self.observer.timed(TimedStep(batch, spans))
         clock.start()
         return signal_number
+
+    def _counted(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the counts of a batch by the names of all ranks, 0 for those of other ranks alone.
+
+        A rank may cache rows while another has no room for it. Collective in the first update.
+        """
+        group = self._group
+        if group.world_size == 1:
+            return counts
+        if self._counts is None:
+            named = group.gather_bytes(json.dumps(list(counts)).encode())
+            self._counts = sorted({name for of_rank in named for name in json.loads(of_rank)})
+        return {name: counts.get(name, 0) for name in self._counts}
 
     def _advance(self, step: GatheredStep, late: DeviceValues | None) -> int:
         """Advance the state by one update; return the signal to end after it, or 0. See StepLog.add."""
@@ -610,6 +645,12 @@ class Trainer:
             )
             self._save(*best, LAST)
         self.observer.epoch_ended(record)
+
+
+def _raise_for(signal_number: int) -> None:
+    """Raise the exception of a signal, unless it is 0."""
+    if signal_number:
+        raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _own_generator(device: str) -> AbstractContextManager[None]:

@@ -5,17 +5,21 @@ Clocks of several machines are told apart by what cannot be: an answer before it
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.distributed import HashStore
+from torch.distributed import DistNetworkError, HashStore
 from torch.distributed.fsdp import fully_shard
 
+from khop.distributed.placement import machine_ranks
 from khop.distributed.processes.group import (
     ALONE,
     Group,
+    RankValues,
     check_equal_settings,
     clock_offset,
     enter,
@@ -47,6 +51,31 @@ def test_waiting_for_a_stage_ends_as_soon_as_the_group_has_broken_with_the_reaso
         with pytest.raises(PeerLost, match=r"^rank 1 \(host host-1\) failed ending: OSError: no space$"):
             group.meet("ending")
         assert first.heartbeat.broken
+
+
+class LostStore(HashStore):
+    """A store whose process has ended."""
+
+    def add(self, key: str, amount: int) -> int:
+        raise DistNetworkError("Connection reset by peer")
+
+    def set(self, key: str, value: str) -> None:
+        raise DistNetworkError("Connection reset by peer")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda group: group.meet("evaluating"),
+        lambda group: RankValues(group, 0).others("digest", "loader 1", lambda missing, seconds: "late"),
+        lambda group: shared_counter(group)(),
+        lambda group: machine_ranks(group).texts("a"),
+    ],
+)
+def test_a_store_that_is_lost_is_a_lost_peer(ask: Callable[[Group], object]) -> None:
+    """A trainer saves its state then."""
+    with pytest.raises(PeerLost, match="Connection reset by peer"):
+        ask(Group(0, 2, 0, 2, 0.1, LostStore()))
 
 
 def test_alone_everything_is_exchanged_with_oneself() -> None:

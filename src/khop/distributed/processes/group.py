@@ -59,6 +59,12 @@ class Group:
     def exchanging(self, stage: str, epoch: int = 0, step: int = -1) -> Iterator[None]:
         """Turn failures of collectives in the block, including torch's, into PeerLost."""
         self.at(stage, epoch, step)
+        with self.raising_lost():
+            yield
+
+    @contextmanager
+    def raising_lost(self) -> Iterator[None]:
+        """Turn failures of collectives and of the store in the block into PeerLost, in the stage before."""
         try:
             yield
         except RuntimeError as error:
@@ -119,16 +125,18 @@ class Group:
         exchange, and gloo would end the process.
         """
         self.at(stage)
-        if self.store is None:
+        store = self.store
+        if store is None:
             return
-        count = self.store.add(f"met/{stage}", 1)
-        of_this_round = -(-count // self.world_size) * self.world_size
-        end = time.monotonic() + self.deadline_s
-        while self.store.add(f"met/{stage}", 0) < of_this_round:
-            has_broken = self.watch is not None and self.watch.is_broken
-            if has_broken or time.monotonic() > end:
-                raise self.lost(f"waited for all ranks to be {stage}")
-            time.sleep(_POLL_S)
+        with self.raising_lost():
+            count = store.add(f"met/{stage}", 1)
+            of_this_round = -(-count // self.world_size) * self.world_size
+            end = time.monotonic() + self.deadline_s
+            while store.add(f"met/{stage}", 0) < of_this_round:
+                has_broken = self.watch is not None and self.watch.is_broken
+                if has_broken or time.monotonic() > end:
+                    raise self.lost(f"waited for all ranks to be {stage}")
+                time.sleep(_POLL_S)
 
     def wait_until(self, is_done: Callable[[], bool], problem: str) -> None:
         """Wait for work of a device that depends on other ranks.
@@ -164,7 +172,12 @@ def shared_counter(group: Group) -> Callable[[], int]:
     if group.store is None:
         return count(group.rank, group.world_size).__next__
     store, key = group.store, f"counter/{next(group.counters)}"
-    return lambda: store.add(key, 1) - 1
+
+    def following() -> int:
+        with group.raising_lost():
+            return store.add(key, 1) - 1
+
+    return following
 
 
 def check_equal_settings(group: Group, settings: Mapping[str, str]) -> None:
@@ -217,6 +230,10 @@ class RankValues:
         PeerLost if ranks do not arrive in time, with the sentence that `late` makes from the missing ranks
         and the deadline in seconds.
         """
+        with self.group.raising_lost():
+            return self._others(digest, description, late)
+
+    def _others(self, digest: str, description: str, late: LateSentence) -> dict[int, str]:
         store = _store_of(self.group)
         if store is None:  # the process group has ended
             return {}
