@@ -91,6 +91,37 @@ def test_batches_of_any_topology_are_those_of_the_cpu(folder: Path, topology: st
     assert bits(loader(placed).batch(0, 1)) == bits(loader(graph).batch(0, 1))
 
 
+@pytest.mark.core(1)
+def test_a_cache_of_host_columns_is_read_when_the_gpu_samples(folder: Path) -> None:
+    graph = khop.open_graph(folder)
+    placed = loader(graph.on("cuda", topology="device", columns="host", cache="30%"))
+    assert placed._on_device is not None
+    batch = placed.batch(0, 1)
+    assert bits(batch) == bits(loader(graph).batch(0, 1))
+    assert 0 < batch.traffic["device_cache_rows"] < batch.traffic["needed_rows"]
+
+
+def test_a_cache_of_the_loader_keeps_that_of_the_graph(folder: Path) -> None:
+    graph = khop.open_graph(folder)
+    places = {"x": "disk", "age": "disk"}
+    cached = loader(graph.on("cuda", topology="host", columns=places, cache={"x": "1kB"}))
+    before = cached._local.on_device
+    assert before is not None
+    cached.cache_features("3kB", "visits")
+    assert cached._local.on_device is before
+    features = cached._local.features
+    assert isinstance(features, DiskTable)
+    assert features.cache is not None
+    for node_type in before.slots.keys() & features.cache.slots.keys():
+        nodes = torch.arange(graph.num_nodes(node_type))
+        in_both = (before.find(node_type, nodes) >= 0) & (features.cache.find(node_type, nodes) >= 0)
+        assert not in_both.any()
+    assert [bits(batch) for batch in cached.epoch(0)] == batches(graph)
+    cached.cache_features(0, "visits", device_cache_bytes="1kB")
+    assert cached._local.on_device is not None
+    assert before.num_bytes < cached._local.on_device.num_bytes <= before.num_bytes + 1000
+
+
 def test_kernels_do_not_draw_for_a_sampler_of_other_edges(folder: Path) -> None:
     """As of training edges, with the columns of the whole graph."""
     graph = khop.open_graph(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -20,6 +20,7 @@ from khop.training.steps import EagerSteps
 from khop.training.trainer import Trainer
 from support.edge_index_layer import Convolution
 from support.recorded_runs import RecordedRun, as_device
+from support.recorders import NoStreams
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU has no kernels beside a GPU")
 
@@ -86,6 +87,40 @@ def test_a_model_that_reads_the_ends_of_edges_takes_single_launches(tmp_path: Pa
     assert watched.sentences == [
         "steps are launched one by one, not recorded: recording the step failed: "
         'edge_index: a static shape has unused edges; set launches="single"'
+    ]
+
+
+class Counting(nn.Module):
+    """A model that counts its forward passes."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("passes", torch.tensor(0))
+
+    def forward(self, batch: Batch) -> object:
+        self.passes += 1
+        return self.inner(batch)
+
+
+def test_a_model_that_changes_a_buffer_takes_single_launches(tmp_path: Path) -> None:
+    """Recording runs it on a padded batch, which leaves no trace."""
+    watched = Warned()
+    run = RecordedRun(tmp_path, observer=watched)
+    graph = run.graph
+    run = replace(run, model=lambda: Counting(khop.models.SAGE.for_graph(graph.store, 16)))
+
+    def recorder(self: NoStreams, stream: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
+        return lambda launches: (launches(), launches)[1]
+
+    with as_device(), patch.object(NoStreams, "recorder", recorder):
+        trainer = run.trainer()
+        trainer._begin("recorded")
+    assert isinstance(trainer._steps, EagerSteps)
+    assert int(trainer.model.passes) == 0  # type: ignore[arg-type]
+    assert watched.sentences == [
+        "steps are launched one by one, not recorded: the forward pass changes buffers of the model "
+        "(passes), and recorded batches are padded"
     ]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count as counted
 
+import torch
 from torch import Tensor
 
 from khop.arguments import checked_field, whole_number
@@ -179,8 +180,9 @@ def with_caches(
 ) -> LocalSource:
     """Add caches for rows that are remote or on disk to a batch source; its batches do not change.
 
-    The rows that batches need most often are cached on the device, the next ones on the host. If the columns
-    are in memory already, `source` is returned unchanged. Collective if the features are.
+    The rows that batches need most often are cached on the device, the next ones on the host. A cache that
+    the source already has on the device keeps its bytes. If the columns are in memory already, `source` is
+    returned unchanged. Collective if the features are.
 
     ValueError if `by` is VISITS and the visit probabilities cannot be computed. They require uniform draws,
     seeds that are nodes, and the edges of all partitions.
@@ -199,8 +201,13 @@ def with_caches(
             visits[node_type][ids] = 0  # the next cache must not have the same rows
         return found
 
-    of_device, of_host = plan(budgets.device_cache_bytes), plan(budgets.host_cache_bytes)
-    on_device = None
+    on_device = source.on_device
+    if on_device is not None and not budgets.device_cache_bytes:
+        for node_type in on_device.slots:
+            visits[node_type][on_device.find(node_type, torch.arange(graph.num_nodes(node_type))) >= 0] = 0
+    before = 0 if on_device is None else on_device.num_bytes
+    of_device = plan(budgets.device_cache_bytes and budgets.device_cache_bytes + before)
+    of_host = plan(budgets.host_cache_bytes)
     if of_device is not None:
         on_device = RowCache.filled(of_device, features, schema, source.device)
     return replace(

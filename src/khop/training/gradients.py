@@ -144,11 +144,18 @@ class StepBuffers:
         }
         buffers = dict(self._model.named_buffers())
         changes = [
-            name in statistics or not torch.equal(buffer.detach().cpu(), self._copies[name])
+            name in statistics or not is_same(buffer.detach().cpu(), self._copies[name])
             for name, buffer in buffers.items()
         ]
+        if not changes:
+            return []
         of_ranks = self._group.gather(torch.tensor(changes, dtype=torch.int64))
         return [name for name, of in zip(buffers, of_ranks.T.tolist(), strict=True) if any(of)]
+
+
+def is_same(first: Tensor, second: Tensor) -> bool:
+    """Return True if tensors have the same values; NaN is NaN."""
+    return torch.equal(first, second) or torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
 
 
 def _buckets(gradients: Iterable[Tensor], most: int) -> Iterable[list[Tensor]]:

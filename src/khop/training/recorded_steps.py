@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
@@ -27,7 +27,7 @@ from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
 from khop.loading.source import Position
 from khop.sampling.on_device.capacities import Capacities
-from khop.training.gradients import BucketAverage
+from khop.training.gradients import BucketAverage, is_same
 from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
 from khop.training.run_output import DeviceLoss, wait_for
@@ -384,8 +384,31 @@ def recorded_steps(
     capacities = _joined_capacities(own, batches, group)
     try:
         batches = batches if capacities == own else batches.resized(capacities)
-        return RecordedSteps(model, task, batches, settings, group, saved, say)
+        with _buffers_unchanged(model):
+            return RecordedSteps(model, task, batches, settings, group, saved, say)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # an operation that synchronizes with the device cannot be recorded
         raise Unsupported(f"recording the step failed: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _buffers_unchanged(model: nn.Module) -> Iterator[None]:
+    """Restore buffers that the block changes; then Unsupported, which names them.
+
+    Recording runs the model, on padded batches, and so does each recorded step.
+    """
+    before = {name: buffer.detach().to("cpu", copy=True) for name, buffer in model.named_buffers()}
+    changed: list[str] = []
+    try:
+        yield
+    finally:
+        for name, buffer in model.named_buffers():
+            if not is_same(before[name], buffer.detach().cpu()):
+                buffer.detach().copy_(before[name])
+                changed.append(name)
+    if changed:
+        raise Unsupported(
+            f"the forward pass changes buffers of the model ({', '.join(changed[:4])}), and recorded batches "
+            "are padded"
+        )

@@ -114,7 +114,7 @@ def test_the_host_counts_the_same() -> None:
     assert found == {"needed_rows": 3, "device_cache_rows": 2}
 
 
-def source(columns: str) -> LocalSource:
+def source(columns: str) -> tuple[LocalSource, PlacedStores]:
     """A source of the CPU with most of the columns cached, which are in pinned or in host memory."""
     assert isinstance(GRAPH.topology, CscGraph)
     request = DevicePlacement.of("cuda", "device", columns, "60%")
@@ -125,29 +125,35 @@ def source(columns: str) -> LocalSource:
     if columns == "host":
         assert host.features is not None
         cached = rows_of_host(stores, GRAPH.topology, of_host, host.features, visits)
-        return replace(host, on_device=cached)
+        return replace(host, on_device=cached), stores
     found = pinned_copies(stores, GRAPH.topology, of_device, visits)
     added = DeviceColumns(stores, GRAPH.schema, of_device, found)
     transfer = Transfer(PromptStreams())
-    return replace(host, features=None, columns=of_host, transfer=transfer, device_columns=added)
+    return replace(host, features=None, columns=of_host, transfer=transfer, device_columns=added), stores
 
 
 def test_rows_of_host_columns_count() -> None:
-    drawn = source("host").draw(requests()[2])
+    drawn = source("host")[0].draw(requests()[2])
     cached = sum(rows.rows.numel() for rows in drawn.cached_rows.values())
     assert 0 < drawn.traffic["device_cache_rows"] == cached < drawn.traffic["needed_rows"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU has no kernels beside a GPU")
-def test_a_device_that_samples_counts_what_the_cpu_counts() -> None:
+@pytest.mark.parametrize("columns", ["pinned", "host"])
+def test_a_device_that_samples_counts_what_the_cpu_counts(columns: str) -> None:
     with forcing(Engine.TORCH):
-        host, request = source("pinned"), requests()[2]
-        wanted = host.draw(request).traffic
+        (host, stores), request = source(columns), requests()[2]
+        by_cpu = host.draw(request)
+        wanted = by_cpu.traffic
         first = [(each.seeds(), each.key) for each in StepRequests(ORDER, 1, range(4))]
-        assert host.device_columns is not None
-        made = DeviceSource(host, host.device_columns.stores, PromptStreams(), lambda: first)
+        made = DeviceSource(host, stores, PromptStreams(), lambda: first)
         made.prepare()
-        assert made.make(request).traffic == wanted
+        drawn = made.make(request)
+        assert drawn.traffic == wanted
+        for node_type, rows in by_cpu.cached_rows.items():  # which are not copied
+            assert torch.equal(drawn.cached_rows[node_type].others, rows.others)
+            of_type = drawn.columns[node_type].values()
+            assert {column.shape[0] for column in of_type} == {rows.others.numel()}
     assert 0 < wanted["device_cache_rows"] < wanted["needed_rows"]
 
 

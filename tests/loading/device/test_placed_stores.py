@@ -6,6 +6,7 @@ Columns of a folder are mapped, copied or read from disk, by request or by what 
 from __future__ import annotations
 
 from pathlib import Path
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -17,8 +18,9 @@ from khop.graph.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.store import CscGraph
 from khop.graph.tables import NodeTable
+from khop.loading.device.device_memory import DeviceMemory, MachineRanks, SharedPins, shared_pins
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
-from khop.loading.device.memory_plan import FreeMemory
+from khop.loading.device.memory_plan import GIB, FreeMemory
 from khop.loading.device.placed_stores import (
     Columns,
     Conditions,
@@ -183,3 +185,26 @@ def test_columns_in_memory_are_copies(folder: GraphFolder) -> None:
         ours, theirs = copied.columns["a"][name], mapped.columns["a"][name]
         assert torch.equal(ours, theirs)
         assert (ours.data_ptr() != theirs.data_ptr()) == is_copied
+
+
+def test_pinned_memory_of_a_plan_that_failed_is_freed_before_the_next(
+    shop: tuple[CscGraph, Columns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the host needs room for both."""
+    blocks: list[ReferenceType[SharedPins]] = []
+    alive: list[bool] = []
+
+    def noted(inner: DeviceMemory, num_bytes: int, stores: int, machine: MachineRanks) -> SharedPins | None:
+        alive.extend(block() is not None for block in blocks)
+        made = shared_pins(inner, num_bytes, stores, machine)
+        blocks.extend([ref(made)] if made is not None else [])
+        return made
+
+    monkeypatch.setattr("khop.loading.device.placed_stores.shared_pins", noted)
+    free = FreeMemory((GIB >> 1) + 200_000, 1 << 34)
+    memory = HostAsDevice(most={DEVICE: 1000}, said=free)
+    machine = MachineRanks(0, 1, lambda text: [text])
+    stores = placed_stores(*shop, DevicePlacement.of("cuda"), memory, Conditions(), machine)
+    assert "a larger placement failed" in stores.line
+    assert alive
+    assert not any(alive)

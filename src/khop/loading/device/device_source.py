@@ -21,7 +21,13 @@ from khop.kernels.gather import Copies
 from khop.loading.columns import ColumnChoice, DeferredColumns
 from khop.loading.device.batch_check import BatchCheck
 from khop.loading.device.batch_slot import BatchSlot, StepInput
-from khop.loading.device.device_caching import CopiesByColumn, SlotCounts, counts_in_cache
+from khop.loading.device.device_caching import (
+    CopiesByColumn,
+    SlotCounts,
+    counts_in_cache,
+    counts_of_host,
+    rows_in_cache,
+)
 from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.device.self_proof import checks_of, why_not_proven
 from khop.loading.device.streams import Event, Stream, Streams
@@ -360,26 +366,31 @@ class DeviceSource:
         """Return a batch with its columns. The stream of this source is the current one."""
         sampling = Span.since(started, "sampling")
         seed_nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
-        drawn = _with_host_columns(self._host, Drawn(sample, seed_nodes, {}, {}), self._stores.device)
+        drawn = Drawn(sample, seed_nodes, {}, {}, traffic=traffic)
+        drawn = _with_host_columns(self._host, drawn, self._stores.device)
         if self._host.device_columns is not None:
             drawn = self._host.device_columns.add(drawn)
         made = self._streams.record(self._stream)
         spans = (sampling, Span.since(sampling.ended, "gathering"))
-        return replace(
-            drawn, spans=spans, traffic=traffic, arrival=Arrival(self._streams, made, storages(drawn))
-        )
+        return replace(drawn, spans=spans, arrival=Arrival(self._streams, made, storages(drawn)))
 
 
 def _with_host_columns(host: LocalSource, drawn: Drawn, device: torch.device) -> Drawn:
-    """Add the columns that the CPU gathers. It waits for the sample, and its rows are copied."""
+    """Add the columns that the CPU gathers. It waits for the sample, and rows without a cache are copied."""
     features, choice = host.features, host.columns
     if features is None or choice.is_empty:
         return drawn
     on_host = drawn.sample.map(lambda tensor: tensor.to("cpu"))
-    found, columns, seed_columns = gather_columns(features, choice, on_host)
-    gathered = Drawn(found, {}, columns, seed_columns).map(lambda tensor: tensor.to(device))
-    sample = gathered.sample if choice.of_edges else drawn.sample
-    return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
+    cached = {} if host.on_device is None else rows_in_cache(host.on_device, choice, on_host)
+    found, columns, seed_columns = gather_columns(features, choice, on_host, cached)
+    counts = counts_of_host(on_host.nodes, cached, {}) if host.on_device is not None else {}
+    gathered = Drawn(found, {}, columns, seed_columns, cached_rows=cached).map(lambda of: of.to(device))
+    return replace(
+        gathered,
+        sample=gathered.sample if choice.of_edges else drawn.sample,
+        seed_nodes=drawn.seed_nodes,
+        traffic={**drawn.traffic, **{name: drawn.traffic.get(name, 0) + n for name, n in counts.items()}},
+    )
 
 
 def _pairs_per_link(links: Mapping[EdgeType, LinkRows]) -> int:

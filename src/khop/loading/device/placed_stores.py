@@ -116,7 +116,7 @@ def placed_stores(
     for plan in plans(
         request, sizes, conditions.work, free, only_requested=conditions.no_kernels is not None
     ):
-        stored = None
+        pins = stored = None  # of the plan before, whose blocks are freed first
         try:
             pins = _sharing(plan, edges, of_nodes, memory, machine, free.host_room)
             stored = _stored(plan, edges, of_nodes, pins, machine)
