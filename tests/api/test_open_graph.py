@@ -191,6 +191,24 @@ def test_rows_are_sources(form: str, tmp_path: Path) -> None:
     assert khop.open_graph(tmp_path / "g").num_edges(EDGE) == 3
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([2**53 + 1, 5], torch.int64),
+        ([1700000000.25, 1700000001.5], torch.float64),
+        ([1e300, 1.0], torch.float64),
+        ([0.1, 0.2], torch.float32),
+        (np.array([0.1, 0.2], np.float32), torch.float32),
+        ([True, True], torch.float32),
+    ],
+)
+def test_weights_are_the_entries_of_the_matrix(values: object, dtype: torch.dtype) -> None:
+    graph = khop.graph_from_scipy(sp.coo_array((np.asarray(values), ([0, 1], [0, 1])), (2, 2)))
+    weights = graph.columns[EDGE]["weight"]
+    assert weights.dtype == dtype
+    assert torch.equal(weights, torch.from_numpy(np.asarray(values)).to(dtype))
+
+
 def test_several_matrices_share_node_types() -> None:
     buys, likes = sp.csr_array(np.eye(2, 3)), sp.csr_array(np.ones((2, 3)))
     graph = khop.graph_from_scipy({"user buys item": buys, ("user", "likes", "item"): likes})

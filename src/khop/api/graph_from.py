@@ -14,7 +14,7 @@ from torch import Tensor
 from khop.api.open_graph import Graph
 from khop.graph.features.table import FeatureTable
 from khop.graph.inputs import splits_of_masks
-from khop.graph.networkx_tables import NetworkxTables
+from khop.graph.networkx_tables import NetworkxTables, entries
 from khop.graph.store import CscGraph, column_specs
 from khop.kernels.csc import Csc, build_csc
 from khop.schema import EdgeType, NodeType, Schema, by_edge_type
@@ -59,7 +59,8 @@ WEIGHT = "weight"
 def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any]) -> Graph:  # noqa: ANN401
     """Make a graph in memory from a sparse matrix, or from matrices by edge type.
 
-    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. Stored
+    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. Integers
+    are int64. Floats are float32, or float64 if values would change from 2**24 on, or become equal. Stored
     zeros are edges. `graph.save` writes a graph folder.
 
     Args:
@@ -99,15 +100,16 @@ def _edges(matrix: Any, edge_type: EdgeType) -> MemoryEdges:  # noqa: ANN401
     if values.dtype.kind not in "iufb" or not np.isfinite(values).all():
         raise ValueError(f"matrix of {edge_type} has {values.dtype} values: must be finite numbers")
     ends = [torch.from_numpy(np.asarray(end).astype(np.int64)) for end in (matrix.row, matrix.col)]
-    return MemoryEdges(ends[0], ends[1], {WEIGHT: torch.from_numpy(values.astype(np.float32))})
+    return MemoryEdges(ends[0], ends[1], {WEIGHT: torch.from_numpy(entries(values))})
 
 
 def graph_from_networkx(graph: Any) -> Graph:  # noqa: ANN401
     """Make a graph in memory, with the types "node" and ("node", "to", "node").
 
     Node i is the i-th of `graph.nodes`. Numeric attributes become columns, and so do lists of numbers that
-    have the same length on all nodes or all edges. A missing number of a node becomes NaN. A missing number
-    of an edge becomes 1 in `weight`, and 0 in other columns, which then get a column NAME_missing.
+    have the same length on all nodes or all edges. Integers are int64. Floats are float32, or float64 if
+    values would change from 2**24 on, or become equal. A missing number of a node becomes NaN. A missing
+    number of an edge becomes 1 in `weight`, and 0 in other columns, which then get a column NAME_missing.
     `graph.save` writes a graph folder.
 
     Args:

@@ -117,6 +117,12 @@ def _rounded(values: Sequence[Any], column: npt.NDArray[Any]) -> int:
     return sum(isinstance(one, int | np.integer) and int(one) != int(number) for one, number in pairs)
 
 
+def entries(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the entries of a matrix as stored: integers as int64, other numbers as by `narrowed`."""
+    is_whole = values.dtype.kind in "iu" and bool((values <= np.iinfo(np.int64).max).all())
+    return values.astype(np.int64) if is_whole else narrowed(values.astype(np.float64))
+
+
 def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return float32, or float64 if values such as times would change or become equal.
 

@@ -33,7 +33,7 @@ from khop.data.tables.labels import canonical_integers, length_as_text, string_k
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
 from khop.graph.atomic import ProgressCallback
 from khop.graph.folder import ORIGINAL_ID
-from khop.graph.networkx_tables import NetworkxTables, attribute_columns, narrowed
+from khop.graph.networkx_tables import NetworkxTables, attribute_columns, entries, narrowed
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.id_table import Keys, StringKeys, id_table
 from khop.schema import EdgeType
@@ -858,10 +858,7 @@ def _matrix_market(path: Path) -> ReadEdges:
         raise ValueError(
             f"{path}: the entry of row {row} and column {column} is not a finite number; correct it"
         )
-    numbers, most = matrix.data[kept], np.iinfo(np.int64).max
-    is_whole = numbers.dtype.kind in "iu" and (numbers <= most).all()
-    numbers = numbers.astype(np.int64) if is_whole else narrowed(numbers.astype(np.float64))
-    values = {} if kind == "pattern" else {WEIGHT: numbers}
+    values = {} if kind == "pattern" else {WEIGHT: entries(matrix.data[kept])}
     return ReadEdges(
         np.arange(1, rows + 1), matrix.row[kept].astype(np.int64), matrix.col[kept].astype(np.int64),
         "undirected" if is_undirected else "directed", edge_columns=values,
