@@ -27,7 +27,7 @@ from khop.distributed.processes.group import this_group
 from khop.graph.atomic import ProgressCallback
 from khop.graph.folder import Folder, GraphFolder, import_record
 from khop.graph.layout import owner_of
-from khop.graph.node_ids import label_records
+from khop.graph.node_ids import LABEL, label_records
 from khop.graph.partitions.parts_folder import PartsFolder, known_folder
 from khop.graph.snapshots import current_folder, folder_with, has_only_grown
 from khop.inference.chunks import Progress
@@ -62,7 +62,6 @@ from khop.run.read import (
 from khop.run.run_type import built, component_of, options_of, value_at, with_values
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
-    LABEL,
     LINKS_SPLIT,
     SPLIT_FIELDS,
     ResolveContext,
