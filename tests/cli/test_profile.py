@@ -18,7 +18,9 @@ from cli.conftest import Ran
 from cli.test_processes import ENVIRONMENT, KHOP, process
 from khop.cli.train import WARM_UP
 from khop.run.bottleneck import Kind
+from khop.run.build import Run
 from khop.run.fields import field_at
+from khop.training.trainer import Trainer
 from support.commands import TORCHRUN
 from support.gate import WAIT_S, wait_until
 
@@ -56,6 +58,27 @@ def test_a_profile_says_where_the_time_goes_and_which_setting_to_change(
         divmod(number, 6) for number in range(WARM_UP, WARM_UP + 12)
     }
     assert imread(io.BytesIO((folder / "timeline.png").read_bytes())).shape[1] == 1300
+
+
+def test_a_profile_makes_no_loader_on_one_rank_alone(
+    khop_command: Callable[..., Ran], small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only rank 0 works after the steps, and a loader may place stores and exchange with other ranks."""
+    made: list[str] = []
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:  # noqa: ANN401
+            found = function(*arguments)
+            made.append(name)
+            return found
+
+        return noted
+
+    monkeypatch.setattr(Run, "loader", noting("loader", Run.loader))
+    monkeypatch.setattr(Trainer, "rehearse", noting("steps", Trainer.rehearse))
+    done = khop_command("profile", "run.toml", "--steps", "1")
+    assert done.code == 0, done.stderr
+    assert made[-1] == "steps"
 
 
 @pytest.mark.long

@@ -487,7 +487,7 @@ def profile_rank(rank: int, device: torch.device, request: ProfileRequest) -> No
         done = trainer.rehearse(asked)
     records = _collected(group, recorder, run.config)
     if rank == 0:
-        steps_per_epoch = len(run.loader())
+        steps_per_epoch = len(trainer.loader)
         if done > steps_per_epoch:
             say(console, f"an epoch has {steps_per_epoch} steps: the profile covers several")
         if done < asked:
