@@ -5,10 +5,12 @@ Folders of ranks: a rank has its own rows, in the chunks of all.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -16,9 +18,11 @@ from hypothesis import given
 
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.processes.group import ALONE, Group
+from khop.inference import work_folder as work_folder_module
 from khop.inference.chunks import rank_bounds, shares
 from khop.inference.stages import Stage
 from khop.inference.work_folder import WorkFolder, is_seen_by_all, own_stage, rank_folder, remove, work_folder
+from support.gate import WAIT_S
 from support.stages import chunk_sizes, part_sizes, ranks, stage_of
 
 FACTS = {"graph": "a"}
@@ -49,6 +53,45 @@ def test_chunks_that_are_journalled_are_not_missing_any_more(tmp_path: Path) -> 
         assert folder.first_layer([[later], [STAGE], [later]]) == 1
         remove(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_are_put_while_others_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_folder_module, "FLUSH_S", -1.0)
+    begun, may_end = Event(), Event()
+
+    def slow_disk(descriptor: int) -> None:
+        begun.set()
+        assert may_end.wait(WAIT_S)
+
+    monkeypatch.setattr(os, "fsync", slow_disk)
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder, closing(folder.open(STAGE)) as rows:
+        rows.put(0, torch.zeros(4, 3, dtype=torch.float64))
+        assert begun.wait(WAIT_S)
+        rows.put(1, torch.ones(4, 3, dtype=torch.float64))  # the disk has not answered
+        assert not folder.journal.exists()
+        may_end.set()
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
+        assert folder.open(STAGE).missing == [2]
+
+
+def test_a_flush_that_failed_is_an_error_of_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_folder_module, "FLUSH_S", -1.0)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
+        rows = folder.open(STAGE)
+        with monkeypatch.context() as of_disk:
+            of_disk.setattr(os, "fsync", full)
+            rows.put(0, torch.zeros(4, 3, dtype=torch.float64))
+            with pytest.raises(OSError, match="full"):
+                rows.flush()
+        rows.close()
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
+        assert folder.open(STAGE).missing == [0, 1, 2]  # nothing is known to be on disk
 
 
 def test_half_a_line_of_a_killed_process_and_a_file_of_another_size_count_for_nothing(tmp_path: Path) -> None:
