@@ -98,7 +98,7 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Default:
-    """Description of an option's default, if its value is not enough."""
+    """Text that describes an option's default where the value alone does not explain it."""
 
     words: str
 

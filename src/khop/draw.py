@@ -425,7 +425,7 @@ def check_drawn(negatives: DrawnNegatives) -> None:
     check_negatives(negatives)
     if isinstance(negatives, GivenNegatives | TableNegatives | MixedNegatives):
         raise ValueError(
-            f"{negatives}: cannot be drawn; use khop.UniformNegatives(...) or DegreeNegatives(...)"
+            f"{negatives}: cannot be sampled; use khop.UniformNegatives(...) or DegreeNegatives(...)"
         )
 
 

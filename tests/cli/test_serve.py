@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--metrics", "x"], "HOST:PORT"),
         (["--metrics", "10.0.0.5:9400"], "--metrics 10.0.0.5:9400: other machines reach this address"),
         (["--metrics", "0.0.0.0:9400"], "or --insecure in a network that you trust"),
-        (["--part", "1"], "--part and --owners need each other"),
+        (["--part", "1"], "--part and --owners must be given together"),
         (["--part", "1", "--owners", "missing"], "write one with `khop servers token FILE --role server`"),
     ],
 )

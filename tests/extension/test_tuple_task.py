@@ -55,7 +55,7 @@ class TupleTask:
         return (predicted(output.view(len(labels), -1, output.shape[1])) - labels).square()
 
     def scores(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
         found = {}
         for split in splits:

@@ -70,7 +70,7 @@ def test_a_damaged_graph_json_is_a_finding_and_a_missing_one_an_error(shop: Path
     file.write_text(file.read_text().replace('"count": 4', '"count": 5'))
     (finding,) = verify_folder(shop)
     assert finding.file == "graph.json"
-    assert "fingerprint differs from its content" in finding.problem
+    assert "the fingerprint does not match the content" in finding.problem
     file.unlink()
     with pytest.raises(ValueError, match=r"not a graph folder, or unfinished: graph\.json is missing"):
         verify_folder(shop)

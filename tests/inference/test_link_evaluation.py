@@ -201,7 +201,7 @@ def test_negatives_for_links_in_time_are_there_in_time() -> None:
     assert bool((drawn[BUYS] <= torch.arange(5, 21)[:, None]).all())
     with pytest.raises(ValueError, match="time 'day': the links have no times"):
         with_negatives(topology, replace(of, times=None), UniformNegatives(2), time="day")
-    with pytest.raises(ValueError, match=r"GivenNegatives\(.*\): cannot be drawn; use khop.UniformNegatives"):
+    with pytest.raises(ValueError, match=r"GivenNegatives\(.*\): cannot be sampled; use khop.Uniform"):
         with_negatives(topology, of, GivenNegatives())  # type: ignore[arg-type]
 
 

@@ -172,7 +172,7 @@ def test_fanouts_by_edge_type_are_checked_in_torch_geometrics_words(changed: Any
 @pytest.mark.parametrize(
     ("name", "value", "settings", "message"),
     [
-        (None, None, {"weight_attr": "w"}, "The weight attribute 'w' is no edge-level attribute"),
+        (None, None, {"weight_attr": "w"}, "The weight attribute 'w' is not an edge-level attribute"),
         ("w", -torch.ones(60), {"weight_attr": "w"}, "is -1.0 for edge 0: weights are finite numbers"),
         ("w", torch.ones(60) / 0, {"weight_attr": "w"}, "is inf for edge 0"),
         ("w", torch.ones(59), {"weight_attr": "w"}, "give one number for each of 60 edges"),

@@ -214,7 +214,7 @@ def test_typed_models_work_on_batches() -> None:
         ({"num_neighbors": [2], "time_attr": "when"}, "The time attribute 'when' is neither a node-level"),
         ({"num_neighbors": [2], "temporal_strategy": "first"}, "No valid temporal strategy found"),
         ({"num_neighbors": [2], "subgraph_type": "round"}, "'round' is not a valid SubgraphType"),
-        ({"num_neighbors": [2], "weight_attr": "w"}, "The weight attribute 'w' is no edge-level attribute"),
+        ({"num_neighbors": [2], "weight_attr": "w"}, "'w' is not an edge-level attribute"),
         ({"num_neighbors": [-2]}, "fanout -2"),
         ({"num_neighbors": [2], "prefetch_factor": 2}, "prefetch_factor option could only be specified"),
     ],

@@ -79,7 +79,7 @@ class Scored:
         return self.context.links_loader(sampler, self.split.train_links, self.model)
 
     def scores(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
         return dict.fromkeys(splits, 0.5)
 

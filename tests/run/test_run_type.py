@@ -264,7 +264,7 @@ def test_options_that_no_file_can_give_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"Unreadable\.graph is of type .*: options are str, int"):
         composed(Table, Unreadable)
-    with pytest.raises(ValueError, match="neither a dataclass nor a pydantic model"):
+    with pytest.raises(ValueError, match="must be a dataclass or a pydantic model"):
         composed(Table, int)
 
 

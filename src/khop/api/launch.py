@@ -234,7 +234,7 @@ def run_rank(
 ) -> None:
     """Run one rank: join the others, call the function, leave.
 
-    `bind` is of ranks that other launchers start; khop starts its own with their places.
+    `bind` applies to ranks started by other launchers; ranks that khop starts are bound already.
     """
     device = torch.device(kind)
     if device.type == "cuda":

@@ -338,7 +338,7 @@ class Graph:
         topology: StorePlace | str = AUTO,
         columns: StorePlace | str | Mapping[str, StorePlace | str] = AUTO,
         cache: int | str | Mapping[str, int | str] = 0,
-        beside: int | str = "2GiB",
+        reserve: int | str = "2GiB",
         check: Check | str = Check.FIRST,
     ) -> Graph:
         """Return the graph for batches on a GPU, with its stores placed in device, pinned or host memory.
@@ -361,7 +361,7 @@ class Graph:
             cache: GPU memory for rows of a column that is not in GPU memory: "4GB", or "20%" of the column;
                 also by column name. Columns that the CPU gathers share one cache, with the sum of their
                 sizes. Default 0.
-            beside: GPU memory, as bytes or text, that placed stores leave to model, optimizer and
+            reserve: GPU memory, as bytes or text, that placed stores leave to model, optimizer and
                 batches; default "2GiB".
             check: "first" (default) compares the first batch that a loader makes in each epoch with the
                 CPU's, on a thread, and a difference is an error; "none" compares none.
@@ -370,7 +370,7 @@ class Graph:
         """
         check_fork()
         request = DevicePlacement.of(device, topology, columns, cache, check)
-        return placed_on(self, request, WorkSizes(pool_bytes=byte_size(beside, "beside")))
+        return placed_on(self, request, WorkSizes(pool_bytes=byte_size(reserve, "reserve")))
 
     @property
     def placement(self) -> str:

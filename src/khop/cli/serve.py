@@ -104,7 +104,7 @@ def _check(options: ServeOptions, address: Address) -> None:
     if options.exit_idle is not None and not options.exit_idle > 0:
         raise ValueError(f"--exit-idle {options.exit_idle:g}: must be above 0 seconds")
     if (options.part is None) != (options.owners is None):
-        raise ValueError("--part and --owners need each other; give both, or neither for a whole graph")
+        raise ValueError("--part and --owners must be given together; omit both to serve a whole graph")
     _check_cache(options)
 
 

@@ -93,9 +93,11 @@ class OwnFeatures:
             )
         self.train()
 
-    def scores(self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str]) -> dict[str, float]:
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str]
+    ) -> dict[str, float]:
         """Compute scores, such as "val/own-features/accuracy". Collective."""
-        scores = self.run.scores(splits, progress, beside)
+        scores = self.run.scores(splits, progress, extra_metrics)
         named = {name: name if "/" in name else f"{name}/{self.run.task.metric}" for name in scores}
         return {named[name].replace("/", f"/{OWN_FEATURES}/", 1): score for name, score in scores.items()}
 
@@ -106,7 +108,9 @@ class OwnFeatures:
             return bool(json.loads(group.share_bytes(json.dumps(is_there).encode())))
 
 
-def label_propagation_scores(run: Run, splits: Sequence[str], beside: Sequence[str]) -> Mapping[str, float]:
+def label_propagation_scores(
+    run: Run, splits: Sequence[str], extra_metrics: Sequence[str]
+) -> Mapping[str, float]:
     """Return the scores of label propagation; with servers, print a message and return none.
 
     Collective.
@@ -116,7 +120,7 @@ def label_propagation_scores(run: Run, splits: Sequence[str], beside: Sequence[s
             "--baselines: label propagation is left out, because the edges are on servers; to compute it, "
             "evaluate on the graph folder"
         )
-    return label_propagation(run, splits, beside)
+    return label_propagation(run, splits, extra_metrics)
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ class RowSwap:
 
 @dataclass(frozen=True)
 class SwapStatus:
-    """The status of an exchange, on the host."""
+    """Host-side status of a row exchange."""
 
     overflowed: bool  # on some rank: all ranks repeat the exchange
     requested: tuple[int, ...]  # distinct ids requested by this rank, by group

@@ -40,7 +40,7 @@ class EdgeChunk:
     sources: npt.NDArray[Any]  # int32 or int64 (edges), ids in range
     destinations: npt.NDArray[Any]
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # (edges, ...)
-    times: npt.NDArray[np.int64] | None = None  # to sort by, if it is no column of the plan
+    times: npt.NDArray[np.int64] | None = None  # to sort by, if it is not a column of the plan
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -294,7 +294,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         )
     claimed = document.pop("fingerprint", None)
     if claimed != fingerprint(document):
-        raise ValueError(f"{path}: fingerprint differs from its content; {REMEDY}")
+        raise ValueError(f"{path}: the fingerprint does not match the content; {REMEDY}")
     manifest = _manifest(document, path)
     try:
         manifest.check_types()

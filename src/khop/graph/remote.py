@@ -771,7 +771,7 @@ def publish(path: Path, notice: ProgressCallback | None = None) -> None:
 
     Does nothing for other paths. A reader of the store finds a graph folder only once it is complete, and a
     run folder with either the old or the new checkpoints. StoreError if another machine writes the same graph
-    folder: of two writers, one is told, or the later one replaces all files.
+    folder: of two concurrent writers, either one gets an error, or the later one replaces all files.
     """
     location = Location.at(path)
     if location is None or not path.is_dir():

@@ -83,24 +83,27 @@ def split_outputs(
 
 
 def scores_of(
-    task: NodeObjective, splits: Mapping[str, SplitOutputs], beside: Sequence[str] = ()
+    task: NodeObjective, splits: Mapping[str, SplitOutputs], extra_metrics: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Compute the task's metric for each split. Metrics in `beside` are added, as "val/f1-macro".
+    """Compute the task's metric for each split. Metrics in `extra_metrics` are added, as "val/f1-macro".
 
     ValueError names a node without a valid label.
     """
     found: dict[str, float] = {}
     for split, of_split in splits.items():
         given = of_split.outputs, of_split.labels, of_split.nodes
-        found |= split_scores(split, task.metric, beside, partial(task.score, *given))
+        found |= split_scores(split, task.metric, extra_metrics, partial(task.score, *given))
     return found
 
 
 def split_scores(
-    split: str, metric: str, beside: Sequence[str], score: Callable[[str], float]
+    split: str, metric: str, extra_metrics: Sequence[str], score: Callable[[str], float]
 ) -> dict[str, float]:
-    """Return the score of a split by the metric of a task, and those of metrics in `beside`."""
-    return {split: score(metric), **{f"{split}/{name}": score(name) for name in beside if name != metric}}
+    """Return the score of a split by the metric of a task, and those of metrics in `extra_metrics`."""
+    return {
+        split: score(metric),
+        **{f"{split}/{name}": score(name) for name in extra_metrics if name != metric},
+    }
 
 
 def scores(
@@ -108,8 +111,10 @@ def scores(
     features: FeatureStore,
     splits: Mapping[str, Tensor],
     outputs_of: Callable[[Tensor], Tensor],
-    beside: Sequence[str] = (),
+    extra_metrics: Sequence[str] = (),
 ) -> dict[str, float]:
     """Compute outputs of nodes, then the scores of each split: `scores_of` over `split_outputs`."""
     scored = {split: ScoredNodes(nodes) for split, nodes in splits.items()}
-    return scores_of(task, split_outputs(task, features, scored, lambda nodes, _: outputs_of(nodes)), beside)
+    return scores_of(
+        task, split_outputs(task, features, scored, lambda nodes, _: outputs_of(nodes)), extra_metrics
+    )

@@ -579,13 +579,13 @@ def sampled_edge_outputs(
 
 
 def edge_scores(
-    task: EdgeObjective, splits: Mapping[str, EdgeOutputs], beside: Sequence[str] = ()
+    task: EdgeObjective, splits: Mapping[str, EdgeOutputs], extra_metrics: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Compute the task's metric for each split. Metrics in `beside` are added, as "val/f1-macro"."""
+    """Compute the task's metric for each split. Metrics in `extra_metrics` are added, as "val/f1-macro"."""
     found: dict[str, float] = {}
     for split, of_split in splits.items():
         given = of_split.outputs, of_split.labels, of_split.edges
-        found |= split_scores(split, task.metric, beside, partial(task.score, *given))
+        found |= split_scores(split, task.metric, extra_metrics, partial(task.score, *given))
     return found
 
 

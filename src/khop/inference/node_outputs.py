@@ -605,7 +605,7 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, is_last: bool, dep
         else:
             h = {t: of_type[VALUES] for t, of_type in batch.columns.items()}
         block = batch.blocks[0]
-        # Other types are no destinations of the chunk, and h lacks their inputs.
+        # Other types are not destinations of the chunk, and h lacks their inputs.
         block = replace(block, dst_counts={node_type: block.dst_counts[node_type]})
         given = model.layer(index, h, block)
         if node_type not in given:

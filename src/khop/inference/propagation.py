@@ -235,7 +235,7 @@ class Propagation:
         one = number_bytes * max(1, sum(self.files.folder.num_nodes(t) for t in types))
         if self.memory < one:
             raise ValueError(
-                f"memory: {in_bytes(self.memory)} is left for rows, and one number of each node takes "
+                f"memory: {in_bytes(self.memory)} remains for rows, but one number per node needs "
                 f"{in_bytes(one)}; allow at least {in_bytes(one - self.memory)} more, or fewer threads"
             )
         width, most, lines = self._spec(column).width, self.memory // one, _LINES_BYTES // number_bytes
@@ -533,8 +533,8 @@ def _check_column(schema: Schema, column: str, graph: Path) -> None:
     for node_type, spec in specs.items():
         if spec.num_classes is not None or spec.dtype == "bool":
             raise ValueError(
-                f"column {column!r} of {node_type!r}: has classes, of which there is no mean; name a column "
-                "of numbers"
+                f"column {column!r} of {node_type!r}: has classes, which cannot be averaged; name a numeric "
+                "column"
             )
         if spec.sparse_width is not None:
             raise ValueError(

@@ -264,7 +264,7 @@ class ChunkBounds:
 class MemoryStore:
     """Layer store in memory, with one copy per machine if all ranks are on one machine.
 
-    Rows may be given: of a group without other ranks, on any device.
+    `rows` may be an existing tensor on any device, if the group has only one rank.
     """
 
     group: Group

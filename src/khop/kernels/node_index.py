@@ -47,7 +47,7 @@ class FirstSeen:
 
 
 class LocalIds(Protocol):
-    """Implementers number the nodes of one batch; see `node_index`."""
+    """Protocol of classes that assign local ids to the nodes of a batch; see `node_index`."""
 
     def insert(self, ids: Tensor) -> Tensor:
         """Return the local id, int32, of each id (int32 or int64). New ids get the next local ids."""

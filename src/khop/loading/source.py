@@ -63,7 +63,7 @@ def request_of(order: SeedOrder, epoch: int, step: int, micro_batch: int = 0) ->
 
 @dataclass(frozen=True)
 class StepRequests(Sequence[BatchRequest]):
-    """The requests for some batches of an epoch, each made when it is read."""
+    """Lazy sequence of the requests for some batches of an epoch."""
 
     order: SeedOrder
     epoch: int
@@ -151,7 +151,7 @@ class Drawn:
 class Position:
     """Epoch and step of the next batch that the consumer has not received.
 
-    Of a step in several micro-batches, it moves behind the step with the last one.
+    If a step has several micro-batches, the position advances after the last one.
     """
 
     epoch: int = 0
@@ -241,7 +241,7 @@ class BatchTransform:
 
 
 class BatchSource(Protocol):
-    """A source of batches: a pure function from requests, and the scheduling of several of them.
+    """Makes batches from requests, as a pure function, and schedules several requests.
 
     The loader keeps the order of the seeds, the position in the run, and the arrival on the device.
     """

@@ -220,7 +220,7 @@ def _weights(edges: Mapping[EdgeType, Any], name: str | None) -> dict[EdgeType, 
         return {}
     weights = {t: storage[name].detach().cpu() for t, storage in edges.items() if name in storage}
     if not weights:
-        raise ValueError(f"The weight attribute '{name}' is no edge-level attribute: no edges have it")
+        raise ValueError(f"The weight attribute '{name}' is not an edge-level attribute: no edges have it")
     for edge_type, of_type in weights.items():
         check_weights(name, edge_type, of_type, edges[edge_type].num_edges)
     return weights

@@ -277,8 +277,8 @@ def _check_column(config: RunConfig, task: TaskTable, schema: Schema, raw: RawRu
     column = config.model.column
     if column == task.label and column in schema.columns.get(task.target or "", {}):
         raise ValueError(
-            f"model.column is {column!r}: it is the label of {task.target}, so the model would be given what "
-            f"it predicts; name another column, or give --embedding ({raw.where('model.column')})"
+            f"model.column is {column!r}: it is the label of {task.target}, so it would leak into the "
+            f"input; name another column, or give --embedding ({raw.where('model.column')})"
         )
     names = {name for node_type in schema.node_types for name in schema.columns.get(node_type, {})}
     if column not in names and not config.model.embedding:
@@ -392,7 +392,7 @@ class Run:
         check_gpu_is_there(config)
         loader, parts = self.loader(), config.parts
         every_steps, target = config.evaluation.every_steps, training.target
-        beside = _metrics_of_target(config, self.task)
+        extra_metrics = _metrics_of_target(config, self.task)
         settings = TrainerSettings(
             epochs=training.epochs,
             learning_rate=training.learning_rate,
@@ -423,7 +423,7 @@ class Run:
             self.model,
             self.task,
             loader,
-            lambda: self.compared(self.run_task.splits, observer.evaluating, beside),
+            lambda: self.compared(self.run_task.splits, observer.evaluating, extra_metrics),
             settings,
             out,
             observer,
@@ -523,25 +523,25 @@ class Run:
         return Inference.of(self.model, graph, out, node_types, nodes, values, chunks, draws)
 
     def scores(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
         """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc". Collective."""
-        return self.run_task.scores(splits, progress, beside)
+        return self.run_task.scores(splits, progress, extra_metrics)
 
     def compared(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
         """Compute scores as `scores` does, and the scores of baselines, such as "val/majority/accuracy".
 
         A task that only returns scores has no baselines. Collective.
         """
         if not isinstance(self.run_task, PredictingTask):
-            return self.scores(splits, progress, beside)
-        evaluation = self.run_task.evaluated(splits, progress, beside)
+            return self.scores(splits, progress, extra_metrics)
+        evaluation = self.run_task.evaluated(splits, progress, extra_metrics)
         return {**evaluation.scores, **evaluation.baselines}
 
     def evaluated(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> Evaluation:
         """Compute scores, and return them with the underlying predictions. Collective.
 
@@ -552,7 +552,7 @@ class Run:
                 f"predictions: the task {self.config.task.kind} returns scores without predictions, because "
                 "it has no method evaluated; leave --predictions out"
             )
-        evaluation = self.run_task.evaluated(splits, progress, beside)
+        evaluation = self.run_task.evaluated(splits, progress, extra_metrics)
         if self.graph.rank_edges is None:
             return evaluation
         return replace(evaluation, predictions=evaluation.predictions.here())

@@ -361,7 +361,7 @@ class RunTask(Protocol):
         ...
 
     def scores(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
         """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc".
 
@@ -385,7 +385,7 @@ class PredictingTask(RunTask, Protocol):
     """A task whose predictions can be written: those of khop, and `khop.run.tasks.node_task.NodeTask.of`."""
 
     def evaluated(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> Evaluation:
         """Compute scores as `scores` does, and keep the outputs. Collective."""
         ...

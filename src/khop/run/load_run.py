@@ -260,8 +260,8 @@ class LoadedRun:
         if rows is not None:
             if later is not None or pairs is not None:
                 raise ValueError(
-                    "rows excludes later and pairs, because rows are about nodes of the graph; give rows "
-                    "alone"
+                    "rows cannot be combined with later or pairs, because rows refer to nodes of the graph; "
+                    "give rows alone"
                 )
             pieces = predict_rows(self.run, rows).pieces()
             return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), ())

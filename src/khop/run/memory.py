@@ -1,4 +1,4 @@
-"""Memory of a run before anything is allocated: the minimum on this machine, and the placement on a GPU."""
+"""Memory estimate before a run allocates anything: the minimum of this machine, and the GPU placement."""
 
 from __future__ import annotations
 

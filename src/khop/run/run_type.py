@@ -105,9 +105,7 @@ def _options(declared: type) -> Iterator[tuple[str, Any, FieldInfo]]:
             yield name, _described(info.annotation, info.description or helps.get(name)), info
         return
     if not is_dataclass(declared):
-        raise ValueError(
-            f"its Options, {declared.__name__}, are neither a dataclass nor a pydantic model; make them one"
-        )
+        raise ValueError(f"its Options ({declared.__name__}) must be a dataclass or a pydantic model")
     hints = get_type_hints(declared, include_extras=True)
     for entry in fields(declared):
         if not entry.init:

@@ -52,7 +52,7 @@ class LinksTable(Section):
     """Number of negatives per training link"""
     negatives_group: Count = 1
     """Number of consecutive training links that share one set of negatives. A larger number gives batches
-    with fewer nodes. If shared_negatives is set, a group shares only these additional negatives"""
+    with fewer nodes. If shared_negatives is set, only these additional negatives are shared in a group"""
     shared_negatives: Annotated[CountOrNone, Default("none")] = 0
     """Number of additional negatives per training link. A group of negatives_group links shares them"""
     hard_negatives: Annotated[CountOrNone, Default("none")] = 0
@@ -385,7 +385,7 @@ class RunConfig(Section):
     """Number of threads that make batches. Increase it if khop profile finds that training waits for batches.
     Batches do not depend on it"""
     compute_threads: Annotated[Threads, Default("one per core")] = 0
-    """Number of threads of torch and of khop's kernels"""
+    """Number of compute threads in torch and in khop's kernels"""
     prefetch: Count = 4
     """Number of batches that are made ahead of training. More batches need more memory"""
     prefetch_bytes: Annotated[Bytes, Default("1 GiB")] = 1 << 30
@@ -395,14 +395,14 @@ class RunConfig(Section):
     """When input rows are read: when the batch is made (ahead), or in the first layer (deferred). With
     deferred, prefetched batches need less memory"""
     deadline: Annotated[float, Field(gt=0, le=LONGEST_S)] = 300.0
-    """Seconds that a process waits for another one. After this time, all processes end with an error"""
+    """Timeout in seconds for waiting for another process. When it expires, all processes end with an error"""
     interface: Annotated[
         str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")
     ] = None
     """Network interface on which processes listen: its name, its address, or a network, e.g. 10.0.0.0/8"""
     allow_public: bool = False
-    """Allow processes to listen on a public address. Protect it by a firewall, because their traffic is not
-    encrypted"""
+    """Allow processes to listen on a public address. Their traffic is not encrypted: protect the port with a
+    firewall"""
     tensorboard: bool = False
     """Write losses and scores for TensorBoard to the run folder. Needs the package tensorboard"""
     logger: Literal["none", "wandb", "mlflow"] = "none"

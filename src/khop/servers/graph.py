@@ -326,7 +326,9 @@ def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numb
     facts = {name: getattr(found, name) for name in FACTS if getattr(found, name) is not None}
     with view.checking():
         if found.edges.shape != (2, count) or any(of.shape[:1] != (count,) for of in facts.values()):
-            raise ValueError(f"answer: {count} links of shape {tuple(found.edges.shape)}")
+            raise ValueError(
+                f"the server sent links of shape {tuple(found.edges.shape)} instead of (2, {count})"
+            )
     return SeedLinks(found.edges, numbers, found.edges, **facts, batch_relations=facts.get("relations"))
 
 

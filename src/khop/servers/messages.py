@@ -314,7 +314,7 @@ def read_nodes(given: SomeNodes, limit: int, most: int) -> Tensor:
     """Return the requested nodes, int64 (n); ValueError for more than `most`, or ids of `limit` or more."""
     count = given.end - given.first if isinstance(given, NodeSpan) else given.ids.numel()
     if count < 0:
-        raise ValueError(f"nodes: {given}, must end with a whole number from the first")
+        raise ValueError(f"nodes: {given} ends before it starts")
     if count > most:
         raise ValueError(f"request: {count:,} nodes are requested at once; request at most {most:,}")
     nodes = torch.arange(given.first, given.end) if isinstance(given, NodeSpan) else given.ids
@@ -416,7 +416,7 @@ class CountsAnswer:
     def checked(self, count: int) -> Tensor:
         """Return the counts, int64 (count); ValueError if they are not valid edge counts."""
         if self.counts.numel() != count:
-            raise ValueError(f"counts: are {self.counts.numel()}, for {count} nodes")
+            raise ValueError(f"counts: got {self.counts.numel()} counts for {count} nodes")
         check_below(self.counts, MOST_EDGES, "number of edges")
         return self.counts
 

@@ -1,4 +1,4 @@
-"""Metrics of classification, regression and ranking, which are exact also with ties.
+"""Metrics of classification, regression and ranking, exact in the presence of ties.
 
 Among equal scores, ROC AUC counts a pair as half. A positive alone has the mean of its possible ranks, as in
 OGB's evaluators. Gains of several positives of a query are expected values over random orders.

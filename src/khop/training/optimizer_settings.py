@@ -423,7 +423,7 @@ class AdamOptions:
     beta1: _Share = 0.9
     """Decay rate of the first moment of gradients"""
     beta2: _Share = 0.999
-    """Decay rate of the mean of squared gradients"""
+    """Decay rate of the second moment of gradients"""
     eps: _Least = 1e-8
     """Term added to the denominator for numerical stability"""
 
@@ -453,7 +453,7 @@ class RmspropOptions:
     """Options of RMSprop."""
 
     alpha: _Share = 0.99
-    """Decay rate of the mean of squared gradients"""
+    """Decay rate of the second moment of gradients"""
     eps: _Least = 1e-8
     """Term added to the denominator for numerical stability"""
     momentum: _Share = 0.0

@@ -647,7 +647,7 @@ def test_a_decoder_without_relations_is_refused(tmp_path: Path) -> None:
         ({"task__metric": "accuracy"}, "task.metric 'accuracy': must be one of mrr, roc-auc"),
         (
             {"links__val": 0.0001},
-            "links.val is 0.0001: this holds out none of the 1101 links of user buys item",
+            "links.val is 0.0001: 0 of the 1101 links of user buys item would be held out",
         ),
         (
             {"links__val": 0.5, "links__test": 0.5},

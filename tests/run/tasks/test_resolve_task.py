@@ -217,7 +217,7 @@ def test_edge_type_metric_and_the_column_label_are_found(labeled: Path) -> None:
             {"links__loss__kind": "bpr"},
             "links.loss.kind is 'bpr': the task edge-classification scores no pairs",
         ),
-        ({"links__test": 0.0}, "links.test is 0.0: this holds out none of the 1440 links of item like item"),
+        ({"links__test": 0.0}, "links.test is 0.0: 0 of the 1440 links of item like item would be held out"),
         (
             {"task__kind": "edge-regression", "task__label": "price"},
             "the label columns of item like item are stars, weight",

@@ -67,7 +67,7 @@ def test_samplers_without_static_shapes_are_refused() -> None:
         {"node": 2}, {EDGE: torch.eye(2).long()}, columns={EDGE: {"w": torch.ones(2)}}
     )
     every = NeighborSampler(graph, [2, -1], rule=Weighted("w", replacement=True))
-    with pytest.raises(ValueError, match=r"with fanouts \[-1\]: no kernel weighs neighbors"):
+    with pytest.raises(ValueError, match=r"with fanouts \[-1\] is not supported on a GPU"):
         BatchPlan(every, measured, DEVICE)
     induced = NeighborSampler(ring(9, 2), [2], expansion=Expansion.SUBGRAPH, output=Output.INDUCED)
     with pytest.raises(ValueError, match="output induced: has no static shapes"):

@@ -11,7 +11,7 @@ from khop.cli.arguments import GraphArgument, folder_of
 
 
 class By(StrEnum):
-    """Meaning of the arguments of the command."""
+    """How `khop lookup` interprets its arguments."""
 
     ID = "id"
     NODE = "node"

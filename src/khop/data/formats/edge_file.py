@@ -613,7 +613,7 @@ class _Elements:
 
 
 class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
-    """Reader of GraphML that keeps both of two keys with the same name. Errors have the element's line."""
+    """GraphML reader that keeps two keys of the same name apart, and reports the line of a faulty element."""
 
     def __init__(self, elements: _Elements, notes: list[str]) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ class TypeNumbering:
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    """The limits of a part, by the name used in reports."""
+    """Size limits of a part, by the names used in reports."""
 
     limits: Mapping[str, Limit]
     totals: Mapping[str, int]  # over all parts

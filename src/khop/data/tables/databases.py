@@ -29,7 +29,7 @@ _STATE = "SELECT current_database() || ' ' || txid_current_snapshot()::text"
 # Texts for errors of Postgres, whose messages may contain parts of an address, including the password.
 _REASONS = {
     "authentication failed|no password supplied": "the user or the password is refused",
-    "no pg_hba.conf entry": "the server does not let this user in from here",
+    "no pg_hba.conf entry": "the server does not accept this user from this host (pg_hba.conf)",
     "Connection refused|No such file or directory": "no server answers there",
     "could not translate host name": "the host is not known",
     "permission denied": "the user has no permission to read it",

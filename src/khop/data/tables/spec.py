@@ -465,7 +465,9 @@ class Also(Source):
     @model_validator(mode="after")
     def _joined(self) -> Also:
         if self.time is not None:
-            raise ValueError("time is given here: give it in the table of the nodes, with this column")
+            raise ValueError(
+                "time is not allowed in also: set it in the table of the nodes, with this column"
+            )
         return self
 
 

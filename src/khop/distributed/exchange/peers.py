@@ -31,7 +31,7 @@ _LOOK_AROUND = timedelta(seconds=0.1)  # interval at which a waiting thread chec
 
 @dataclass(frozen=True)
 class Message:
-    """Purpose of an exchange, by which ranks detect mismatched exchanges."""
+    """Purpose of an exchange. Ranks compare it to detect mismatched exchanges."""
 
     stage: str  # "asking for rows"
     counted: str  # category of its bytes in counts: "id" or "row"
@@ -44,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True)
 class _Mark:
-    """Identification of the next exchange, which must be equal on all ranks."""
+    """Identifier of the next exchange. All ranks must send the same one."""
 
     kind: int
     place: int  # epoch and step; -1: outside of batches

@@ -119,7 +119,7 @@ def read_book(path: str | os.PathLike[str]) -> PartitionBook:
             found = f"format {document['format']!r} {document['version']}"
             raise ValueError(f"{found}, this khop reads {FORMAT!r} {VERSION}")
         if claimed != fingerprint(document):
-            raise ValueError("fingerprint differs from its content")
+            raise ValueError("the fingerprint does not match the content")
         return _book(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file}: not what khop writes ({unread(error)}); {REMEDY}") from error

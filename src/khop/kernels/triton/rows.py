@@ -71,7 +71,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class Marks:
-    """The table of the source type in which draws mark the first position of each node: see `node_table`."""
+    """Table of the source type that marks the first position of each sampled node; see `node_table`."""
 
     table: Tensor  # int64 (nodes of the source type)
     stamp: Tensor  # int64 (1), the number of the batch

@@ -40,7 +40,7 @@ def has_label_propagation(run: Run) -> bool:
     return any(t[0] == t[2] == task.task.node_type for t in run.graph.schema.edge_types)
 
 
-def label_propagation(run: Run, splits: Sequence[str], beside: Sequence[str]) -> Mapping[str, float]:
+def label_propagation(run: Run, splits: Sequence[str], extra_metrics: Sequence[str]) -> Mapping[str, float]:
     """Return the scores of label propagation, such as "val/label-propagation/accuracy".
 
     Labels of training nodes spread over the edges from the classified node type to itself, in the graph that
@@ -66,7 +66,7 @@ def label_propagation(run: Run, splits: Sequence[str], beside: Sequence[str]) ->
         nodes = ids_here(task.nodes(split))
         rows = torch.where(outputs[nodes].isnan(), constant.output.double(), outputs[nodes])
         of_split = labels_of(objective, graph.features, nodes)
-        for metric in dict.fromkeys((objective.metric, *beside)):
+        for metric in dict.fromkeys((objective.metric, *extra_metrics)):
             name = f"{split}/{LABEL_PROPAGATION}/{metric}"
             found[name] = objective.score(rows, of_split, nodes, metric)
     return found

@@ -243,16 +243,16 @@ class EdgeTask:
         return context.links_loader(sampler, split.train_links, self.model.encoder)
 
     def scores(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Compute the task's metric and the metrics in `beside` on each split, over the edges it may use."""
-        return self.evaluated(splits, progress, beside).scores
+        """Compute the task's metric and `extra_metrics` on each split, over the edges it may use."""
+        return self.evaluated(splits, progress, extra_metrics).scores
 
     def evaluated(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> Evaluation:
         """Compute scores and baselines, and keep labels and outputs of the edges."""
-        metrics = [known_metric(name, self.task.metrics) for name in beside]
+        metrics = [known_metric(name, self.task.metrics) for name in extra_metrics]
         found: dict[str, EdgeOutputs] = {}
         for name in splits:
             if name not in self._held_out:
@@ -267,7 +267,7 @@ class EdgeTask:
             edge_scores(self.task, found, metrics), predictions, self._baselines(found, metrics)
         )
 
-    def _baselines(self, splits: Mapping[str, EdgeOutputs], beside: Sequence[str]) -> dict[str, float]:
+    def _baselines(self, splits: Mapping[str, EdgeOutputs], extra_metrics: Sequence[str]) -> dict[str, float]:
         """Compute the metrics of the constant prediction on each split."""
         found: dict[str, float] = {}
         for split, of_split in splits.items():
@@ -275,7 +275,7 @@ class EdgeTask:
             if constant is None:
                 continue
             outputs = constant.output.expand(of_split.labels.shape[0], -1)
-            for metric in dict.fromkeys((self.task.metric, *beside)):
+            for metric in dict.fromkeys((self.task.metric, *extra_metrics)):
                 score = self.task.score(outputs, of_split.labels, of_split.edges, metric)
                 found[f"{split}/{constant.name}/{metric}"] = score
         return found

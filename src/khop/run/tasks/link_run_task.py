@@ -423,19 +423,19 @@ class LinkTask:
         return context.links_loader(sampler, self.split.train_links, self.model.encoder)
 
     def scores(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
         """Compute every metric on each split, over the edges that the split may use."""
-        return self.evaluated(splits, progress, beside).scores
+        return self.evaluated(splits, progress, extra_metrics).scores
 
     def evaluated(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> Evaluation:
         """Compute scores and baselines, and keep the scores of the links and their negatives."""
         found: dict[str, float] = {}
         baselines: dict[str, float] = {}
         kept: dict[str, tuple[LinkList, Scores]] = {}
-        asked = [check_task_metric(name) for name in beside]
+        asked = [check_task_metric(name) for name in extra_metrics]
         for name in splits:
             if name not in self._held_out:
                 raise ValueError(

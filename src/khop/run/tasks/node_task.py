@@ -120,20 +120,20 @@ class NodeTask:
         return context.loader(context.sampler(), seeds, self.model, {target: [self.task.label]})
 
     def scores(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Compute the task's metric and the metrics in `beside` on each split.
+        """Compute the task's metric and the metrics in `extra_metrics` on each split.
 
         One evaluation pass serves all splits. In a graph split by time, each split has a pass over the edges
         that it may use: training those before `val`, validation those before `test`, test all.
         """
-        return self.evaluated(splits, progress, beside).scores
+        return self.evaluated(splits, progress, extra_metrics).scores
 
     def evaluated(
-        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+        self, splits: tuple[str, ...], progress: Progress, extra_metrics: Sequence[str] = ()
     ) -> Evaluation:
         """Compute scores and baselines, and keep labels and outputs of the nodes."""
-        metrics = [known_metric(name, self.task.metrics) for name in beside]
+        metrics = [known_metric(name, self.task.metrics) for name in extra_metrics]
         found: dict[str, SplitOutputs] = {}
         if self.cut_offs is None:
             found = self._outputs(splits, self.context, progress)
@@ -146,7 +146,9 @@ class NodeTask:
         scores = scores_of(self.task, found, metrics)
         return Evaluation(scores, predictions, self._baselines(found, metrics))
 
-    def _baselines(self, splits: Mapping[str, SplitOutputs], beside: Sequence[str]) -> dict[str, float]:
+    def _baselines(
+        self, splits: Mapping[str, SplitOutputs], extra_metrics: Sequence[str]
+    ) -> dict[str, float]:
         """Compute the metrics of the constant prediction on each split; {} if the task states none."""
         found: dict[str, float] = {}
         if not hasattr(self.task, "constant"):
@@ -156,7 +158,7 @@ class NodeTask:
             if constant is None:
                 continue
             outputs = constant.output.expand(of_split.nodes.numel(), -1)
-            for metric in dict.fromkeys((self.task.metric, *beside)):
+            for metric in dict.fromkeys((self.task.metric, *extra_metrics)):
                 score = self.task.score(outputs, of_split.labels, of_split.nodes, metric)
                 found[f"{split}/{constant.name}/{metric}"] = score
         return found

@@ -79,7 +79,7 @@ class ClassOptions(MetricOptions):
     """Weights of the classes in the loss: equal (none), or inversely proportional to the number of training
     seeds of each class (balanced). Use balanced if some classes are rare"""
     label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Share of the target that label smoothing spreads over all classes, e.g. 0.1"""
+    """Label smoothing: share of the target probability that is spread over all classes, e.g. 0.1"""
 
     @property
     def class_loss(self) -> ClassLoss:
@@ -97,7 +97,8 @@ class NumberOptions:
     """Loss: squared error (mse) or absolute error (mae)"""
     standardize: Literal["train", "none"] = "train"
     """Train on labels that are standardized over the training split (train), or on unchanged labels (none).
-    In both cases, outputs and scores are in the unit of the labels. Custom models need none"""
+    In both cases, outputs and scores are in the unit of the labels. Custom models require none, because khop
+    cannot rescale their outputs"""
 
 
 def resolved_classes(_: object, context: ResolveContext) -> TaskTable:
@@ -521,8 +522,8 @@ def _check_shares(context: ResolveContext, count: int, target: str) -> None:
         share, where = getattr(links, name), raw.where(f"links.{name}")
         if int(count * share) == 0:
             raise ValueError(
-                f"links.{name} is {share}: this holds out none of the {count} links of {target}; "
-                f"raise it ({where})"
+                f"links.{name} is {share}: 0 of the {count} links of {target} would be held out; "
+                f"increase it ({where})"
             )
     if links.val + links.test >= 1:
         raise ValueError(

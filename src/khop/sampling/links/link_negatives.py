@@ -56,7 +56,7 @@ class DrawnEnds:
 
 @dataclass(frozen=True)
 class Planted:
-    """Seeds that are nodes only, and the rows of the links' ends among them."""
+    """Seed nodes without links, and the rows of the endpoints of links among them."""
 
     seeds: Seeds
     rows: Mapping[EdgeType, EndRows]

@@ -108,7 +108,7 @@ class EdgeRange:
 
 @dataclass(frozen=True)
 class CountedLinks:
-    """Links that a split counts: their random number begins with `prefix`; counted by the digit after it.
+    """Histogram of the links whose random number starts with `prefix`, by the next digit.
 
     A shift of 64 counts all links.
     """

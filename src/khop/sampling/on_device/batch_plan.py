@@ -154,7 +154,7 @@ class BatchPlan:
         rule, fanouts = self.rule, {f for hop in self.hops for f in hop.fanouts.values() if f}
         weighed = sorted(f for f in fanouts if rule.has_weights(f))
         if weighed and not all(arrays.has_weights for arrays in self.arrays.values()):
-            raise ValueError(f"{rule} with fanouts {weighed}: no kernel weighs neighbors; sample on the CPU")
+            raise ValueError(f"{rule} with fanouts {weighed} is not supported on a GPU; sample on the CPU")
         return bool(weighed)
 
     def _degrees(self, counted: Rule) -> Degrees:

@@ -36,7 +36,7 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True)
 class HopSection:
-    """The slots of one edge type among those of all edge types with its source type."""
+    """Slots of one edge type within the slots of its source type."""
 
     source: Numbers
     slots: SlotKeys

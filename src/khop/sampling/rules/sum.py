@@ -34,7 +34,7 @@ class SumOptions:
     column: str = ""
     """Edge column of sampling weights, or of values if inner is top-k (default: uniform sampling)"""
     replacement: bool = False
-    """Sample neighbors with replacement. Sampling by weight without replacement is biased"""
+    """Sample neighbors with replacement. Without replacement, means by weight are biased"""
     inner: Annotated[
         Literal["uniform", "weighted", "labor", "top-k"] | None,
         Default("uniform, or weighted if column is set"),

@@ -143,7 +143,7 @@ def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
         found = str(given.get("fingerprint"))
         if found != fingerprint:
             raise WrongGraph(
-                f"the server has graph {found[:12]}..., and this one has a part of {fingerprint[:12]}...; "
+                f"the server has graph {found[:12]}..., but this one stores a part of {fingerprint[:12]}...; "
                 "start all servers with parts of one partitioned graph"
             )
         number = given.get("part")
