@@ -173,7 +173,7 @@ class CheckpointWriter:
         self._unpublished = None
         try:
             publish(self.folder.parent)
-        except (OSError, ValueError) as error:  # the next checkpoint, or the command at its end, tries again
+        except Exception as error:  # the next checkpoint, or the command at its end, tries again
             self._unpublished = error
 
     def _wait(self) -> None:

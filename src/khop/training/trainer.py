@@ -292,7 +292,8 @@ class Trainer:
 
         On Ctrl-C, SIGTERM and a lost rank, the trainer saves the state after the last update in
         checkpoints/last, and the exception propagates. Several ranks with GPUs, or with sharded embeddings,
-        end after the same update. If they lose a rank, they save nothing: the last checkpoint remains.
+        end after the same update or evaluation. If they lose a rank, they save nothing: the last checkpoint
+        remains.
 
         Returns:
             Best epoch, best score and the records of all epochs.
