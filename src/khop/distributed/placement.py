@@ -203,7 +203,7 @@ def with_caches(
 
     on_device = source.on_device
     if on_device is not None and not budgets.device_cache_bytes:
-        for node_type in on_device.slots:
+        for node_type in on_device.slots.keys() & visits.keys():
             visits[node_type][on_device.find(node_type, torch.arange(graph.num_nodes(node_type))) >= 0] = 0
     before = 0 if on_device is None else on_device.num_bytes
     of_device = plan(budgets.device_cache_bytes and budgets.device_cache_bytes + before)

@@ -6,7 +6,7 @@ Buffers that steps change are those of rank 0 on all ranks, and copied after eac
 # No `from __future__ import annotations`: DistributedDataParallel reads the types of a hook's arguments.
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -116,23 +116,21 @@ class StepBuffers:
         if self._changing is None:
             self._changing = self._found()
         if self._changing:
-            buffers = dict(self._model.named_buffers())
-            broadcast(self._group, [buffers[name] for name in self._changing])
+            buffers = dense_buffers(self._model)
+            broadcast(self._group, [buffers[name] for name in self._changing if name in buffers])
 
     def keep(self) -> None:
         """Copy the buffers: before the first step all of them, to host memory, then those that change."""
         if self._changing is None:
-            of_model = self._model.named_buffers()
-            self._copies = {name: buffer.detach().to("cpu", copy=True) for name, buffer in of_model}
+            found = dense_buffers(self._model)
+            self._copies = {name: buffer.to("cpu", copy=True) for name, buffer in found.items()}
         elif self._changing or self._copies:
-            buffers = dict(self._model.named_buffers())
-            self._copies = {name: buffers[name].detach().clone() for name in self._changing}
+            found = dense_buffers(self._model)
+            self._copies = {name: found[name].clone() for name in self._changing if name in found}
 
     def restore(self) -> None:
         """Undo the changes of a step that was not finished."""
-        buffers = dict(self._model.named_buffers())
-        for name, copy in self._copies.items():
-            buffers[name].detach().copy_(copy)
+        restore_buffers(self._model, self._copies)
 
     def _found(self) -> list[str]:
         """Return the names of the buffers that the first step changes on a rank, and of all statistics."""
@@ -142,20 +140,42 @@ class StepBuffers:
             for name, _ in module.named_buffers(recurse=False)
             if getattr(module, "running_mean", None) is not None
         }
-        buffers = dict(self._model.named_buffers())
-        changes = [
-            name in statistics or not is_same(buffer.detach().cpu(), self._copies[name])
-            for name, buffer in buffers.items()
-        ]
-        if not changes:
+        changed, names = changed_buffers(self._model, self._copies), list(self._copies)
+        if not names:
             return []
-        of_ranks = self._group.gather(torch.tensor(changes, dtype=torch.int64))
-        return [name for name, of in zip(buffers, of_ranks.T.tolist(), strict=True) if any(of)]
+        changes = torch.tensor([name in statistics or name in changed for name in names], dtype=torch.int64)
+        return [
+            name for name, of in zip(names, self._group.gather(changes).T.tolist(), strict=True) if any(of)
+        ]
 
 
-def is_same(first: Tensor, second: Tensor) -> bool:
-    """Return True if tensors have the same values; NaN is NaN."""
-    return torch.equal(first, second) or torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
+def dense_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of a model by name, without sparse ones."""
+    return {name: of.detach() for name, of in model.named_buffers() if of.layout is torch.strided}
+
+
+def changed_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the buffers that differ from copies in host memory; NaN is NaN."""
+    found = {name: buffer.cpu() for name, buffer in dense_buffers(model).items() if name in before}
+    return [
+        name
+        for name, buffer in found.items()
+        if not torch.equal(buffer, before[name])
+        and not (
+            buffer.shape == before[name].shape
+            and torch.allclose(buffer, before[name], rtol=0, atol=0, equal_nan=True)
+        )
+    ]
+
+
+def restore_buffers(model: nn.Module, copies: Mapping[str, Tensor]) -> None:
+    """Set buffers to copies, also those that have another shape by now."""
+    for name, buffer in dense_buffers(model).items():
+        if name in copies and buffer.shape == copies[name].shape:
+            buffer.copy_(copies[name])
+        elif name in copies:
+            module, _, own = name.rpartition(".")
+            setattr(model.get_submodule(module), own, copies[name].to(buffer.device))
 
 
 def _buckets(gradients: Iterable[Tensor], most: int) -> Iterable[list[Tensor]]:

@@ -27,7 +27,7 @@ from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
 from khop.loading.source import Position
 from khop.sampling.on_device.capacities import Capacities
-from khop.training.gradients import BucketAverage, is_same
+from khop.training.gradients import BucketAverage, changed_buffers, dense_buffers, restore_buffers
 from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
 from khop.training.run_output import DeviceLoss, wait_for
@@ -398,15 +398,12 @@ def _buffers_unchanged(model: nn.Module) -> Iterator[None]:
 
     Recording runs the model, on padded batches, and so does each recorded step.
     """
-    before = {name: buffer.detach().to("cpu", copy=True) for name, buffer in model.named_buffers()}
-    changed: list[str] = []
+    before = {name: buffer.to("cpu", copy=True) for name, buffer in dense_buffers(model).items()}
     try:
         yield
     finally:
-        for name, buffer in model.named_buffers():
-            if not is_same(before[name], buffer.detach().cpu()):
-                buffer.detach().copy_(before[name])
-                changed.append(name)
+        changed = changed_buffers(model, before)
+        restore_buffers(model, {name: before[name] for name in changed})
     if changed:
         raise Unsupported(
             f"the forward pass changes buffers of the model ({', '.join(changed[:4])}), and recorded batches "

@@ -37,6 +37,7 @@ def raised(error: Exception) -> Exception:
         (FileNotFoundError(2, "No such file or directory", "x", None, "y"), FileNotFoundError),
         (FileExistsError(17, "File exists", "runs/a"), FileExistsError),
         (IsADirectoryError(21, "Is a directory", "runs/a"), IsADirectoryError),
+        (OSError(9, "Bad file descriptor", 7), OSError),
         (TimeoutError("no answer within 5 s"), TimeoutError),
         (OSError("the disk is gone"), OSError),
         (socket.gaierror(-2, "Name or service not known"), OSError),

@@ -145,7 +145,7 @@ class Failure:
         system: list[Any] = []
         if isinstance(error, OSError) and error.errno is not None:
             names = (error.filename, error.filename2)
-            first, second = (name if name is None else os.fsdecode(name) for name in names)
+            first, second = (os.fsdecode(n) if isinstance(n, bytes | os.PathLike) else n for n in names)
             system = [error.errno, error.strerror, first, None, second]
         text = "".join(traceback.format_exception(error))
         return cls(rank, type(error).__name__, kept, str(error), system, text, time.monotonic())
