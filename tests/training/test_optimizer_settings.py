@@ -407,8 +407,9 @@ class Counting(torch.nn.Module):
 @covered
 def _share(rank: int, device: str) -> None:
     """Buffers that the first step changes on a rank are those of rank 0, and others are not exchanged."""
-    group, model = this_group(), Counting(0)
+    group, model = this_group(), Counting(rank)
     parallel, buffers = averaging(group, model, GradientClock()), StepBuffers(model, group)
+    assert model.table.tolist() == [0] * 3  # shared once, when training begins
     model.table.fill_(rank)
     for step in range(1, 3):
         buffers.keep()

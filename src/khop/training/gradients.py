@@ -38,8 +38,10 @@ def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module
     """
     if group.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
         return model
-    # It would broadcast all buffers in every step, also large tables that steps do not change.
-    parallel = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=False)
+    parallel = DistributedDataParallel(model, find_unused_parameters=True)
+    # It has shared all buffers, and would in every step, also large tables that steps do not change. An
+    # attribute, because the argument would not share them here either, and has another name since torch 2.13.
+    parallel.broadcast_buffers = False
     parallel.register_comm_hook(clock, _timed_average)
     return parallel
 
