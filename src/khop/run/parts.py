@@ -144,6 +144,10 @@ class GraphOnServers:
         """Return the number of edges of a type."""
         return self.graph.num_edges(edge_type)
 
+    def edge_id(self, edge_type: EdgeType) -> Tensor | None:
+        """Raise Unsupported: positions of edges in the input are on the servers."""
+        raise Unsupported(f"positions of edges in the input are on the servers, also those of {edge_type}")
+
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Raise Unsupported: columns are on the servers."""
         raise Unsupported("columns are on the servers; gather rows from graph.features")
