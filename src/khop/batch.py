@@ -56,7 +56,8 @@ class Adjacency:
         columns: Edge columns (edges, ...) by name; default none.
         reverse: For bidirectional output, True where the edge was reversed, bool (edges); default None.
         weight: Final coefficients of a sum, float32 (edges). None (default): neighbors are averaged.
-        is_padded: True for a static shape, in which entries of edges after `indptr[-1]` are unused.
+        is_padded: True for a static shape, in which entries of edges after `indptr[-1]` are unused; default
+            False.
         elapsed: Time limit of the row minus the time of the edge, int64 (edges): `Temporal(elapsed=True)`
             and `Temporal(limit="edge")` give it; 0 for edges without a time. Default None.
     Example:
@@ -119,7 +120,7 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class Block:
-    """One layer's bipartite graph. Destinations are a prefix of the sources of the same node type.
+    """One layer's bipartite graph, whose destinations are a prefix of the sources of the same node type.
 
     Args:
         adjacencies: Edges by edge type.
@@ -240,9 +241,10 @@ class LinkRows:
         source: Rows of the source type, int64 (pairs).
         destination: Rows of the destination type, int64 (pairs).
         positions: Positions of the links in the epoch's global order, int64 (links).
-        labels: Labels (pairs, ...): those of the links, or else 1; 0 for binary negatives. None: no labels.
+        labels: Labels (pairs, ...): those of the links, or else 1; 0 for binary negatives. None
+            (default): no labels.
         negatives: For triplets, rows of the destination type, int64 (links, k); default None.
-        pairs_per_link: Number of pairs per link, 1 without binary negatives.
+        pairs_per_link: Number of pairs per link, 1 (default) without binary negatives.
         source_negatives: For triplets, rows of the source type, int64 (links, k); default None.
         relations: Relations, int64 (pairs), of links with a relation column; default None.
         times: Time limits of the links, int64 (links); default None.
@@ -412,8 +414,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """A sample with its columns. Model output and seed columns have one row per seed, with duplicates.
+    """A sample with its columns.
 
+    Model output and seed columns have one row per seed, with duplicates.
     `batch["x"]` is a column of the only node type that has it, and `batch["item", "x"]` a column of a
     named type. Edge columns are stored with the edges: `block.adjacencies[edge_type].columns`.
 
@@ -426,7 +429,7 @@ class Batch:
         step: Step within the epoch, from 0.
         num_global_seeds: Number of seeds (nodes, links or groups) of this step over all ranks.
         world_size: Number of ranks that divide the step; default 1.
-        micro_batch: Number of this micro-batch within the step of this rank, from 0.
+        micro_batch: Number of this micro-batch within the step of this rank, from 0; default 0.
         micro_batches: Number of micro-batches of each step, whose gradients are added; default 1.
         spans: Time spent to make the batch; default none.
         traffic: Data exchanged by this rank to make the batch, by name; default none.

@@ -59,7 +59,9 @@ class DrawKey:
     Args:
         value: The key, 0 to 2^64 - 1.
         of_epoch: Key of the epoch. None (default): not the key of an epoch's step.
-        step: Step within the epoch, 0 without an epoch.
+        step: Step within the epoch, 0 (default) without an epoch.
+    Raises:
+        ValueError: The key is not a whole number from 0 to 2^64 - 1.
     Example:
         >>> key = khop.DrawKey(1)
         >>> key.plus(2)
@@ -188,6 +190,8 @@ class UniformNegatives:
             Default 1: not shared. Cannot be combined with `exact`.
         corrupt: Endpoints to replace: "destination" (default), "source" or "both". Sources are drawn as
             destinations of the reverse edge type.
+    Raises:
+        ValueError: A setting is invalid, or `group` is above 1 with `exact`.
     Example:
         >>> sampler = khop.LinkSampler(khop.open_graph("debian"), [5], negatives=khop.UniformNegatives(4))
         >>> batch = khop.Loader(sampler, khop.Links([[0, 1], [2, 3]]), batch_size=2).batch(epoch=0, step=0)
@@ -213,12 +217,14 @@ class DegreeNegatives:
 
     Args:
         per_positive: Negatives per link and replaced endpoint, default 1.
-        mode: Arrangement in a batch, as in `UniformNegatives`.
+        mode: Arrangement in a batch: "binary" (default) or "triplet", as in `UniformNegatives`.
         exact: Draw only nodes without an edge from the source, as in `UniformNegatives`; default False.
         power: Exponent of the in-degree: 0.25, 0.5, 0.75 (default, as in word2vec) or 1.0. The weights
             are then exact integers.
         group: Number of consecutive links that share their negatives, default 1.
         corrupt: Endpoints to replace: "destination" (default), "source" or "both".
+    Raises:
+        ValueError: A setting is invalid, or `group` is above 1 with `exact`.
     Example:
         >>> graph, links = khop.open_graph("debian"), khop.Links([[0, 1], [2, 3]])
         >>> links = khop.with_negatives(graph, links, khop.DegreeNegatives(5, power=0.5))
@@ -248,10 +254,12 @@ class WeightedNegatives:
     Args:
         column: Column of the destination type with one number per node, zero or more.
         per_positive: Negatives per link and replaced endpoint, default 1.
-        mode: Arrangement in a batch, as in `UniformNegatives`.
+        mode: Arrangement in a batch: "binary" (default) or "triplet", as in `UniformNegatives`.
         exact: Draw only nodes without an edge from the source, as in `UniformNegatives`; default False.
         group: Number of consecutive links that share their negatives, default 1.
         corrupt: Endpoints to replace: "destination" (default), "source" or "both".
+    Raises:
+        ValueError: A setting is invalid, or `group` is above 1 with `exact`.
     Example:
         >>> popular = {"popular": torch.tensor([0.0, 3.0, 0.0])}
         >>> nodes = {"user": khop.NodeTable(2), "item": khop.NodeTable(columns=popular)}
@@ -277,10 +285,12 @@ class WeightedNegatives:
 
 @dataclass(frozen=True)
 class GivenNegatives:
-    """Negatives given with the links: `khop.Links(negatives=...)`. Nothing is drawn.
+    """Negatives given with the links, `khop.Links(negatives=...)`, without drawing any.
 
     Args:
-        mode: Arrangement in a batch, as in `UniformNegatives`.
+        mode: Arrangement in a batch: "binary" (default) or "triplet", as in `UniformNegatives`.
+    Raises:
+        ValueError: There is no such mode.
     Example:
         >>> links = khop.Links([[0, 1], [2, 3]], negatives=[[5, 6], [7, 8]])
         >>> graph, negatives = khop.open_graph("debian"), khop.GivenNegatives(mode="triplet")
@@ -298,7 +308,7 @@ class GivenNegatives:
 
 @dataclass(frozen=True, eq=False)
 class TableNegatives:
-    """Negatives read from a table with one row per source, such as hard negatives. Nothing is drawn.
+    """Negatives read from a table with one row per source, such as hard negatives, without drawing any.
 
     The table may be updated in place between epochs: `table.copy_(khop.hard_negatives(...))`. If it is a
     buffer of the model, it is saved in checkpoints.
@@ -307,7 +317,9 @@ class TableNegatives:
         table: Global ids of the destination type, (sources, k): an int64 tensor, a NumPy array, nested lists,
             or a table or Series of lists; for several edge types a mapping by type. A tensor, and a writable
             array of int64, share their memory.
-        mode: Arrangement in a batch, as in `UniformNegatives`.
+        mode: Arrangement in a batch: "binary" (default) or "triplet", as in `UniformNegatives`.
+    Raises:
+        ValueError: A table does not have whole numbers (sources, k), or there is no such mode.
     Example:
         >>> table = khop.hard_negatives(torch.eye(4), torch.eye(4), keep=2)
         >>> khop.TableNegatives(table, mode="triplet").table.shape

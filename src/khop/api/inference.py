@@ -127,7 +127,7 @@ def infer(
         chunk_size: Nodes per chunk, default 2048.
         chunk_edges: Maximum edges of a chunk with several nodes, default 1048576.
         progress: Function called with the numbers of finished rows and of all rows; by default none.
-        in_flight: Threads and memory of the batches.
+        in_flight: Threads and memory of the batches; default: 2 threads and at most 1 GiB.
     Returns:
         The files by node type.
     Raises:
@@ -549,7 +549,7 @@ def evaluate_links(
         rule: Rule that determines the weights of neighbors, by default that of the sampler of `loader`, else
             the model's. A rule that selects edges in exact inference too, such as `TopK`, needs `loader` or
             `fanouts`.
-        columns: Columns of the batches for the encoder, as in `evaluate`.
+        columns: Columns of the batches for the encoder, with the defaults of `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
         progress: Function called with the number of finished rows and of all rows; by default none.
     Returns:
@@ -629,8 +629,8 @@ def evaluate_edges(
         links: Links with labels, for example from `khop.split_links(label=...)`.
         task: Task, such as `khop.EdgeClassification`.
         fanouts: Fanouts of the hops, as in `evaluate_links`. Default None: all neighbors.
-        rule: Rule that determines the weights of neighbors, as in `evaluate_links`.
-        columns: Columns of the batches for the encoder, as in `evaluate`.
+        rule: Rule that determines the weights of neighbors; its default is that of `evaluate_links`.
+        columns: Columns of the batches for the encoder, with the defaults of `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
         progress: Function called with the number of finished rows and of all rows; by default none.
     Returns:

@@ -249,7 +249,9 @@ Batches = Generator[Batch, None, None]
 
 
 class Loader:
-    """Iterates over batches in order, prefetched by threads. The position can be saved and restored.
+    """Iterates over batches in order, prefetched by threads.
+
+    The position can be saved and restored.
 
     Each loop `for batch in loader` is one whole epoch. It starts at step 0 of the next epoch, even if the
     previous loop ended early. `epoch(n)` iterates over epoch n. After `load_state_dict`, the first loop

@@ -193,7 +193,7 @@ def _rows_on_gpu(
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph with its columns: a graph store with a public API. It is thread-safe.
+    """A graph with its columns: a thread-safe graph store with a public API.
 
     Graphs are made by `khop.open_graph` and `khop.graph_from_*`. The graph of a folder is pickled as the
     folder's path and the options for ranks. Unpickling opens the folder again, collectively if the graph is
@@ -750,7 +750,7 @@ def names_of(graph: Graph) -> Names:
 
 
 def open_ids(path: str | os.PathLike[str], node_type: NodeType) -> OwnIds:
-    """Open the ids of a node type. Takes milliseconds; data is read at the first lookup.
+    """Open the ids of a node type in milliseconds; data is read at the first lookup.
 
     Nodes of a partitioned graph have the node numbers of the partitioned folder.
 

@@ -34,16 +34,16 @@ def builtin_names() -> tuple[str, ...]:
 def builtin_folder(
     name: str, cache: str | os.PathLike[str] | None = None, notice: ProgressCallback | None = None
 ) -> Path:
-    """Return the graph folder of a built-in graph. The first use writes it, in a few seconds.
+    """Return the graph folder of a built-in graph.
 
-    The folder is written atomically. Processes may call this concurrently.
+    The first use writes the folder atomically, in a few seconds. Processes may call this concurrently.
 
     Args:
         name: Name of the graph, one of `khop.builtin_names()`.
         cache: Folder of built-in graphs, by default $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else
             ~/.cache/khop.
         notice: Function called with a text, the bytes done and the total bytes while the folder is
-            written.
+            written. Default None.
     Returns:
         The path of the graph folder.
     Raises:

@@ -394,7 +394,7 @@ SparseMatrix = Tensor | CsrMatrix  # torch.sparse_csr, or a sparse matrix of Sci
 
 @dataclass(frozen=True, eq=False)
 class SparseColumn:
-    """A sparse column. `write_graph` accepts it, or the matrix itself, as a node column.
+    """A sparse column, which `write_graph` accepts as a node column, as it does the matrix itself.
 
     Rows are padded to the longest row. Entries are in ascending order of the index, without zeros.
 
@@ -547,7 +547,7 @@ LARGEST = 127  # of int8, on both sides of 0
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A quantized column, which represents `values * scales`. `write_graph` accepts it as a column.
+    """A quantized column, which represents `values * scales` and which `write_graph` accepts as a column.
 
     Args:
         values: Rounded numbers, int8 (rows, ...).

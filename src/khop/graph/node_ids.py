@@ -30,7 +30,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 @dataclass(frozen=True, eq=False)
 class OwnIds:
-    """Bidirectional mapping between nodes and ids of one type. Memory-mapped: a look-up reads a few pages.
+    """Bidirectional mapping between nodes and ids of one type, memory-mapped: a look-up reads a few pages.
 
     Args:
         node_type: The node type.

@@ -53,7 +53,7 @@ class NodeTable:
     "train.0" and "val.0" must not overlap, "train.0" and "val.1" may.
 
     Args:
-        count: Number of nodes; optional if the table has a column.
+        count: Number of nodes. None (default): the number of rows of a column.
         columns: Columns (count, ...) by name: tensors, arrays, `khop.quantize` results or sparse
             matrices. Default none.
         splits: Nodes by name: ids, kept in their order, or a boolean mask, as a tensor, an array, a list
@@ -99,9 +99,9 @@ class EdgeChunks:
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """The edges of one type, in any order. Edges with the same destination keep their order.
+    """The edges of one type, in any order.
 
-    Arrays may be mapped from files larger than memory.
+    Edges with the same destination keep their order. Arrays may be mapped from files larger than memory.
 
     Args:
         sources: Ids of the source type, integers (edges).

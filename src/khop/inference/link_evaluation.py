@@ -93,7 +93,7 @@ def node_rows(
         chunk_size: Nodes per chunk, default 8192.
         chunk_edges: Maximum edges of a chunk with several nodes, default 1048576.
         progress: Function called with the numbers of finished rows and of all rows; by default none.
-        in_flight: Threads and memory of the batches.
+        in_flight: Threads and memory of the batches; default: 2 threads and at most 1 GiB.
         group: Ranks that share the work; by default this process.
         lanes: Lanes of a partitioned graph; default None.
     Returns:

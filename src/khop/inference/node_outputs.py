@@ -260,7 +260,7 @@ def layerwise_inference(
         chunk_size: Nodes per chunk, default 8192.
         chunk_edges: Maximum edges of a chunk with several nodes, default 1048576.
         progress: Function called with the numbers of finished rows and of all rows; by default none.
-        in_flight: Threads and memory of the batches.
+        in_flight: Threads and memory of the batches; default: 2 threads and at most 1 GiB.
         group: Ranks that share the work; by default this process.
         lanes: Lanes of a partitioned graph: each rank then computes and stores the values of its nodes,
             regardless of `group`. Default None.
@@ -321,7 +321,7 @@ def sampled_inference(
         seed: Seed of the draws, default 0.
         chunk_size: Nodes per chunk, default 1024.
         progress: Function called with the number of finished rows and of all rows; by default none.
-        in_flight: Threads and memory of the batches.
+        in_flight: Threads and memory of the batches; default: 2 threads and at most 1 GiB.
         group: Ranks that share the work; by default this process.
         lanes: Lanes of a partitioned graph; default None.
     Returns:

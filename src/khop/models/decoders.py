@@ -115,6 +115,8 @@ class DistMult(RelationDecoder):
         width: Width of the rows of nodes.
         relations: Number of relations, each with a row in the table (default 1).
         numbers: Width of a row of the table; default: `width`.
+    Raises:
+        ValueError: A number is below 1.
     Example:
         >>> decoder = khop.models.DistMult(width=8, relations=3)
         >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
@@ -371,6 +373,8 @@ class MLP(nn.Module):
     Args:
         width: Width of the rows of nodes.
         hidden: Number of hidden units; default: `width`.
+    Raises:
+        ValueError: A width is below 1.
     Example:
         >>> decoder = khop.models.MLP(width=8, hidden=16)
         >>> decoder(torch.randn(4, 8), torch.randn(4, 8)).shape

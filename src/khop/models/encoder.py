@@ -65,7 +65,7 @@ class ModelSizes:
         unknown: Probability that training replaces a node's embedding by the shared embedding `unknown`,
             which unseen nodes get at inference (default 0: no shared embedding).
         numbers: Positions of the nodes in the order of their original ids, int64 (nodes), by renumbered node
-            type, so that initial embeddings do not depend on the renumbering.
+            type, so that initial embeddings do not depend on the renumbering (default: none).
     Example:
         >>> sizes = khop.models.ModelSizes.of(khop.open_graph("debian"))
         >>> sizes.inputs, sizes.outputs

@@ -44,6 +44,8 @@ class GIN(Stack):
         dropout: Dropout probability of hidden values in training (default 0).
         norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
         residual: "add" adds the input of a layer to its output (default "none").
+    Raises:
+        ValueError: A setting is out of range, or a node type lacks the input column.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> model = khop.models.GIN.for_graph(graph, hidden=64)
@@ -86,7 +88,30 @@ class GIN(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
     ) -> GIN:
-        """Make a model with the types and widths of a graph. The arguments are those of `SAGE.for_graph`."""
+        """Make a model with the types and widths of a graph.
+
+        Args:
+            graph: Graph whose types, columns and counts determine the shapes of the parameters.
+            hidden: Width of a layer's output (default 256).
+            layers: Number of layers (default 2).
+            target: Node type of the seeds; default: the only type with a label. A list of types makes an
+                encoder, which returns a mapping from type to rows.
+            column: Input column of nodes (default "x").
+            dropout: Dropout probability of hidden values in training (default 0).
+            norm: "layer" for layer normalization in each layer, or "none" (default).
+            residual: "add" adds the input of a layer to its output (default "none").
+            label: Label column of a classifier; default: the only one of the target.
+            outputs: Width of an output row; default: the number of classes.
+            embedding: Width of trained embeddings of node types without `column`, as in `SAGE.for_graph`;
+                default: such types are an error.
+            embedding_update: "dense" (default), "sparse" or "sharded", as in `SAGE.for_graph`.
+            embedded_types: Node types with embeddings: "missing" (default), "others" or "all", as in
+                `SAGE.for_graph`.
+        Returns:
+            The model, with new weights from torch's generator.
+        Raises:
+            ValueError: The graph lacks a type or column, or a setting is out of range.
+        """
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual)

@@ -42,6 +42,8 @@ class EdgeHead(nn.Module):
         width: Width of the rows of nodes.
         outputs: Outputs per edge: the number of classes, or of labels.
         hidden: Number of hidden units; default: `width`.
+    Raises:
+        ValueError: A number is below 1.
     Example:
         >>> head = khop.models.EdgeHead(width=8, outputs=3)
         >>> head(torch.randn(4, 8), torch.randn(4, 8)).shape

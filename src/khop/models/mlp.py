@@ -49,6 +49,8 @@ class ColumnMLP(Stack):
         norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
         residual: "add" adds the input of a layer to its output if the widths are equal (default "none").
         encoder: "linear" applies a linear layer per node type before the first layer (default "none").
+    Raises:
+        ValueError: A setting is out of range, or a node type lacks the input column.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> model = khop.models.ColumnMLP.for_graph(graph, hidden=64)

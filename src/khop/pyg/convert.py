@@ -140,6 +140,8 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
     Returns:
         The graph. A warning names the empty masks and the attributes that are not numeric, which are left
         out.
+    Raises:
+        ValueError: `data` is not a `Data` or `HeteroData`, or its edges or attributes are invalid.
     Example:
         >>> from torch_geometric.data import Data
         >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
@@ -205,6 +207,8 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
         graph: Graph in memory or in a folder.
     Returns:
         A `Data` for a graph with one node type and one edge type, else a `HeteroData`.
+    Raises:
+        ValueError: `graph` is not a graph.
     Example:
         >>> data = khop.graph_to_pyg(khop.open_graph("debian"))
         >>> data.x.shape, data.train_mask.dtype

@@ -232,16 +232,18 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
             times.
         weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
             weights.
-        transform: Function of each batch; its result is what the loader yields.
-        transform_sampler_output: Function of each sampler output, before features are gathered.
+        transform: Function of each batch, whose result the loader yields; default None.
+        transform_sampler_output: Function of each sampler output, before features are gathered; default None.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
         filter_per_worker: True to gather features on the worker's thread; default: chosen by the data.
         neighbor_sampler: Sampler of the batches, which replaces the sampling arguments; default: a
             `khop.pyg.NeighborSampler`.
-        directed: Deprecated in favor of `subgraph_type`; False means "induced".
+        directed: Deprecated in favor of `subgraph_type`; False means "induced" (default True).
         time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
             seed to `after` later, with `after` 0 or less. Default: all that are not later.
         **kwargs: Arguments of `torch.utils.data.DataLoader`, such as `batch_size`, `shuffle`, `num_workers`.
+    Raises:
+        ValueError: An argument does not fit the data, or `time_window` conflicts with `neighbor_sampler`.
     Example:
         >>> from torch_geometric.data import Data
         >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
@@ -329,29 +331,32 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
         num_neighbors: Fanout per hop, -1 for all neighbors; also a mapping by edge type.
         edge_label_index: Seed links: ends (2, n), or `(edge type, ends)`; default: all edges.
         edge_label: Label per link; default: 1 for links if negatives are sampled, else none.
-        edge_label_time: Time per link, int64; needed with `time_attr`.
+        edge_label_time: Time per link, int64; needed with `time_attr`. Default None.
         replace: True to sample with replacement (default False).
         subgraph_type: "directional" (default), "bidirectional" or "induced".
         disjoint: True for a separate subgraph per link (default False; always with times).
         temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
         neg_sampling: "binary", "triplet" or a `NegativeSampling`; default: no negatives.
-        neg_sampling_ratio: Negatives per link, a short form of binary `neg_sampling`.
+        neg_sampling_ratio: Negatives per link, a short form of binary `neg_sampling`. Default None.
         time_attr: Attribute of node or edge times. Neighbors later than the link are not sampled. Default: no
             times.
         weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
             weights.
-        transform: Function of each batch; its result is what the loader yields.
-        transform_sampler_output: Function of each sampler output, before features are gathered.
+        transform: Function of each batch, whose result the loader yields; default None.
+        transform_sampler_output: Function of each sampler output, before features are gathered; default None.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
         filter_per_worker: True to gather features on the worker's thread; default: chosen by the data.
         neighbor_sampler: Sampler of the batches, which replaces the sampling arguments; default: a
             `khop.pyg.NeighborSampler`.
-        directed: Deprecated in favor of `subgraph_type`; False means "induced".
+        directed: Deprecated in favor of `subgraph_type`; False means "induced" (default True).
         exclude: "edge" removes the links of a batch from its message graph, "edge+reverse" also their
             reverses. Default None: they stay, as in torch_geometric, and a warning counts them.
         time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
             link to `after` later, with `after` 0 or less. Default: all that are not later.
         **kwargs: Arguments of `torch.utils.data.DataLoader`, such as `batch_size`, `shuffle`, `num_workers`.
+    Raises:
+        ValueError: An argument does not fit the data, or `exclude` or `time_window` conflicts with
+            `neighbor_sampler`.
     Example:
         >>> from torch_geometric.data import Data
         >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))

@@ -39,8 +39,8 @@ class NeighborSampler(BaseSampler):
         weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
             weights.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
-        share_memory: No effect: threads share memory.
-        directed: Deprecated in favor of `subgraph_type`; False means "induced".
+        share_memory: No effect, because threads share memory (default False).
+        directed: Deprecated in favor of `subgraph_type`; False means "induced" (default True).
         sample_direction: "forward" (default) samples in-neighbors, "backward" out-neighbors.
         time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
             seed to `after` later, with `after` 0 or less. Default: all that are not later.
@@ -206,9 +206,9 @@ class BidirectionalNeighborSampler(NeighborSampler):
         weight_attr: Attribute of edge weights, to which sampling probabilities are proportional. Default: no
             weights.
         is_sorted: True if edges are sorted by destination, which saves a sort (default False).
-        share_memory: No effect: threads share memory.
-        directed: Deprecated in favor of `subgraph_type`; False means "induced".
-        sample_direction: Not supported, because hops follow both directions.
+        share_memory: No effect, because threads share memory (default False).
+        directed: Deprecated in favor of `subgraph_type`; False means "induced" (default True).
+        sample_direction: Only "forward" (default), because hops follow both directions.
         time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
             seed to `after` later, with `after` 0 or less. Default: all that are not later.
         exclude: "edge" removes the seed links of a batch from its message graph, "edge+reverse" also their

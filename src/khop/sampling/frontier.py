@@ -50,7 +50,9 @@ NodesByType = Mapping[NodeType, Tensor]
 
 
 class FrontierView:
-    """The graph passed to a layer's `edges_for`. The n-th draw adds n to the key: draws are independent.
+    """The graph passed to a layer's `edges_for`.
+
+    The n-th draw adds n to the key: draws are independent.
 
     Args:
         graph: Graph to draw from.

@@ -371,6 +371,8 @@ class SaintNodes:
 
     Args:
         size: Draws per subgraph.
+    Raises:
+        ValueError: `size` is below 1 or above 2^31 - 1.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.SaintSampler(graph, khop.SaintNodes(size=2000), layers=2)
@@ -413,6 +415,8 @@ class SaintEdges:
 
     Args:
         size: Draws per subgraph.
+    Raises:
+        ValueError: `size` is below 1 or above 2^30 - 1.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.SaintSampler(graph, khop.SaintEdges(size=2000), layers=2)
@@ -448,13 +452,15 @@ class SaintEdges:
 
 @dataclass(frozen=True)
 class SaintWalks:
-    """GraphSAINT's random walks from uniformly drawn nodes. A step goes to a uniformly drawn in-neighbor.
+    """GraphSAINT's random walks from uniformly drawn nodes.
 
-    A walk that reaches a node without in-edges ends there.
+    A step goes to a uniformly drawn in-neighbor. A walk that reaches a node without in-edges ends there.
 
     Args:
         roots: Walks per subgraph.
         length: Steps of a walk.
+    Raises:
+        ValueError: A number is below 1, or the walks have more than 2^31 - 1 nodes.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.SaintSampler(graph, khop.SaintWalks(roots=1000, length=2), layers=2)

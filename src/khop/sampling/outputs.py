@@ -23,7 +23,9 @@ ROWS_AT_ONCE = 1 << 14  # destinations per chunk: limits the in-edges in memory
 
 
 class Output(StrEnum):
-    """The edges of a subgraph. With any value but DIRECTIONAL, every layer uses the whole subgraph.
+    """The edges of a subgraph.
+
+    With any value but DIRECTIONAL, every layer uses the whole subgraph.
 
     Example:
         >>> graph = khop.open_graph("debian")

@@ -43,6 +43,8 @@ class Node2Vec:
     Args:
         p: Return parameter, 1/1024 to 1024: with a large p, walks rarely return to t. Default 1: no effect.
         q: In-out parameter, 1/1024 to 1024: with a large q, walks stay near the start. Default 1: no effect.
+    Raises:
+        ValueError: `p` or `q` is out of range.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> path, bias = ["package linked package"] * 3, khop.Node2Vec(p=4.0, q=0.5)
@@ -267,6 +269,8 @@ class WalkCounts:
         rounds: Maximum number of rounds of a walk, default 2.
         stop: Probability that a walk stops before each round except the first, default 0.5.
         keep: Neighbors per node: those with the most visits, ties by the lowest original id; default 10.
+    Raises:
+        ValueError: A number is below 1, or `stop` is not a probability.
     Example:
         >>> graph, counts = khop.open_graph("debian"), khop.WalkCounts(walks=100, rounds=8, stop=0.15)
         >>> near = khop.walk_neighbors(graph, ["package linked package"], counts)

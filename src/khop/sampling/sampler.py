@@ -254,6 +254,8 @@ class SamplerBase(Sampler):
 
     Args:
         graph: Graph to sample.
+    Raises:
+        ValueError: `graph` is not a graph.
     Example:
         >>> class Halved(khop.SamplerBase):
         ...     num_layers = 2

@@ -323,7 +323,7 @@ class NodeTuples(SeedList):
     Args:
         nodes: Global ids (N, M), a row per tuple, as a tensor, an array or a list; of several node types
             as a mapping by type.
-        labels: Labels (N, ...), one per tuple, of the same forms.
+        labels: Labels (N, ...), one per tuple, of the same forms. Default None.
     Raises:
         ValueError: The ids are not whole numbers (N, M), or labels are not one per tuple.
     Example:
@@ -359,7 +359,17 @@ class NodeTuples(SeedList):
     def of_graph(
         self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
     ) -> NodeTuples:
-        """Return the same tuples by node type; ValueError for ids that are not nodes of the graph."""
+        """Return the same tuples by node type.
+
+        Args:
+            graph: Graph with the nodes.
+            times: Must be None (default), because tuples have no times.
+            features: Not used; default None.
+        Returns:
+            The tuples, of the graph's only node type if they had none.
+        Raises:
+            ValueError: An id is not a node of the graph, or `times` is given.
+        """
         if times is not None:
             raise ValueError("khop.NodeTuples have no times; leave out seed_times")
         types = graph.schema.node_types

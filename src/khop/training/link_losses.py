@@ -22,7 +22,7 @@ Scale = Annotated[float, Gt(0), Le(1e30)]
 
 
 class LinkLoss(ABC):
-    """Base of losses of link prediction. A subclass is a frozen dataclass, and its fields are its options.
+    """Base of losses of link prediction: a subclass is a frozen dataclass, whose fields are its options.
 
     A run draws negatives in this `mode`.
 

@@ -334,6 +334,8 @@ class Plateau:
     Args:
         factor: Factor of the learning rate at each reduction, above 0 and below 1; default 0.5.
         patience: Evaluations without improvement, since the best one or the last reduction; default 2.
+    Raises:
+        ValueError: `factor` is not between 0 and 1, or `patience` is below 1.
     Example:
         >>> schedule = khop.Schedule(plateau=khop.Plateau(factor=0.1, patience=3))
     """
@@ -355,6 +357,8 @@ class Schedule:
         course: "constant" (default), "linear" or "cosine".
         warmup: Updates of linear warm-up, default 0.
         plateau: Additional reduction when the score stops improving; default None.
+    Raises:
+        ValueError: There is no such course, `warmup` is negative, or `plateau` is not a `Plateau`.
     Example:
         >>> schedule = khop.Schedule("linear", warmup=1)
         >>> [schedule.factor(updates=5, update=update) for update in range(5)]

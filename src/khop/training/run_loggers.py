@@ -182,6 +182,8 @@ class TensorBoard(_NumberLog):
     Args:
         folder: Folder of the event files.
         config: Text to show with the curves, such as the TOML of a run.
+    Raises:
+        ValueError: `folder` is not a path, or `config` is not text.
     Example:
         >>> log = khop.TensorBoard(tmp / "curves", config="hidden = 256")
         >>> log.close()
@@ -211,7 +213,12 @@ class TensorBoard(_NumberLog):
         self._flush()
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Write numbers by name for an update."""
+        """Write numbers by name for an update.
+
+        Args:
+            numbers: Numbers by the name of their curve.
+            update: Number of the update, from 1: the position on the horizontal axis.
+        """
         for name, value in numbers.items():
             self._opened(update).add_scalar(name, value, update)
 

@@ -70,7 +70,7 @@ class TrainerSettings:
         device: Device of the model, default "cpu".
         launches: Kernel launches of steps on a GPU: "single": one by one; "recorded": as CUDA graphs if
             possible; "auto" (default): as CUDA graphs if a resumed run also stays bit-identical.
-        checkpoints: Frequency and number of checkpoints.
+        checkpoints: Frequency and number of checkpoints, `CheckpointPolicy()` by default.
         facts: Identity of the run, such as the graph's fingerprint, which must be equal on all ranks, and
             when the run is resumed. Default none.
     Raises:

@@ -258,6 +258,8 @@ class Several:
 
     Args:
         observers: The other observers.
+    Raises:
+        ValueError: An argument is not an observer.
     Example:
         >>> class Epochs(khop.Unwatched):
         ...     def epoch_ended(self, record):

@@ -40,6 +40,8 @@ class Constant:
     Args:
         name: "majority" or "mean".
         output: Output for one node, (outputs), in the form of a model's output.
+    Raises:
+        ValueError: `name` is neither "majority" nor "mean", or `output` is not a tensor.
     Example:
         >>> khop.Constant.majority(torch.tensor([0, 2, 2]), classes=3).output
         tensor([0., 0., 1.])

@@ -171,6 +171,8 @@ class Trainer:
         before_epoch: Function called with the epoch number before its first batch is made, but not when a
             run resumes within an epoch: store its results, such as a table of hard negatives, in buffers
             of the model. Default None.
+    Raises:
+        ValueError: The model has no parameters to train, or the optimizer does not accept them.
     Example:
         >>> y = torch.arange(40) % 2
         >>> columns, splits = {"x": torch.eye(2)[y], "y": y}, {"train": range(20), "val": range(20, 40)}

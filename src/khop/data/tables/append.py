@@ -67,9 +67,10 @@ def append(
     Args:
         graph: Folder of a graph that `khop.import_tables` has written.
         spec: Tables of new nodes and edges, as in `khop.import_tables` with `encoders=graph`. Edges may also
-            name nodes of the graph.
+            name nodes of the graph. None (default): nothing is appended.
         delete: Original ids of nodes to delete, by node type, instead of `spec`. Their edges are deleted too,
-            and other nodes are renumbered. Earlier snapshots keep the nodes until `khop.compact`.
+            and other nodes are renumbered. Earlier snapshots keep the nodes until `khop.compact`. None
+            (default): nothing is deleted.
         split: Split of new nodes with known labels (default: none).
         memory: Memory budget in bytes, at least 64 MB; default: half of the free memory.
         threads: Threads that read files (default 1).

@@ -175,6 +175,8 @@ class SpotTarget:
     Args:
         below: Degree of an endpoint below which a link is excluded from the message graph; at least 1.
         exclude: Edges to exclude for each excluded link: "edge" or "edge+reverse" (default).
+    Raises:
+        ValueError: `below` is less than 1, or `exclude` is invalid.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.LinkSampler(graph, [10], exclude=khop.SpotTarget(below=10))

@@ -303,6 +303,7 @@ def hard_negatives(
             pairs of a node with itself. Default None: no pairs.
         grid: Number of steps per unit to which embeddings are rounded; default 64.
         original_ids: Original ids of the destinations, int64 (destinations), if the graph was renumbered.
+            Default None: `destinations` is in the original order.
         score: "dot" (default), the inner product, or "l1" or "l2", the negative distance.
     Returns:
         Global ids of destinations, best first, int64 (sources, keep).

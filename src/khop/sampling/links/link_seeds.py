@@ -174,10 +174,10 @@ class Links(LinkList):
 
     Args:
         edges: Global ids (2, links), sources over destinations.
-        labels: Labels (links, ...).
-        times: A time limit for each link (links).
-        negatives: Destinations (links, k) that are not linked to the source; -1 pads a row.
-        relations: The relation of each link (links), 0 or more.
+        labels: Labels (links, ...); default None.
+        times: A time limit for each link (links); default None.
+        negatives: Destinations (links, k) that are not linked to the source; -1 pads a row. Default None.
+        relations: The relation of each link (links), 0 or more; default None.
     Raises:
         ValueError: A column has another shape or dtype than stated, or lacks an edge type.
     Example:

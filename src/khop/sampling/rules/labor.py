@@ -57,6 +57,8 @@ class Labor(RuleBase):
         kappa: Number of steps of an epoch for which a node keeps its number; one node in `kappa` changes
             at each step (arXiv 2310.12403). Above 1, successive batches share nodes, which helps caches:
             each batch alone is unbiased, but successive batches are not independent. Default 1.
+    Raises:
+        ValueError: `layer_dependent` is not a boolean, or `kappa` is out of range.
     Example:
         >>> graph, seeds = khop.open_graph("debian"), {"package": range(500)}
         >>> def nodes(rule):

@@ -52,6 +52,8 @@ class TopK(RuleBase):
 
     Args:
         column: Edge column of values, which may be negative or infinite.
+    Raises:
+        ValueError: `column` is not a name.
     Example:
         >>> nodes = {"item": khop.NodeTable(3)}
         >>> sources, destinations = torch.tensor([0, 1]), torch.tensor([2, 2])

@@ -20,6 +20,8 @@ class Uniform(RuleBase):
 
     Args:
         replacement: Sample with replacement; default False.
+    Raises:
+        ValueError: `replacement` is not a boolean.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.NeighborSampler(graph, [10, 5], rule=khop.Uniform(replacement=True))

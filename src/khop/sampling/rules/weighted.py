@@ -38,6 +38,8 @@ class Weighted(RuleBase):
     Args:
         column: Edge column of weights, zero or more.
         replacement: Sample with replacement; default False.
+    Raises:
+        ValueError: `column` is not a name, or `replacement` is not a boolean.
     Example:
         >>> nodes = {"item": khop.NodeTable(3)}
         >>> sources, destinations = torch.tensor([0, 1]), torch.tensor([2, 2])
