@@ -7,10 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import khop
 from khop import process_tuning
@@ -56,6 +59,13 @@ print(json.dumps([before, used()]))
 """
 
 
+@pytest.fixture(autouse=True)
+def _is_tuned_again() -> Iterator[None]:
+    """Let later tests of this process find the settings of its environment."""
+    yield
+    process_tuning.tune_memory.cache_clear()
+
+
 def measured(folder: Path, loader: str, **environment: str) -> tuple[list[float], list[float]]:
     finished = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder / "graph"), loader],
@@ -69,6 +79,7 @@ def measured(folder: Path, loader: str, **environment: str) -> tuple[list[float]
     return before, after
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="a promise about Linux with glibc and GNU OpenMP")
 @pytest.mark.parametrize("loader", ["khop", "pyg"])
 def test_the_first_epoch_of_a_script_tunes_a_process_that_has_imported_torch(
@@ -80,12 +91,14 @@ def test_the_first_epoch_of_a_script_tunes_a_process_that_has_imported_torch(
         assert cpu < cpu_before / 2  # idle threads of OpenMP no longer spin between two operators
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="a promise about Linux with glibc and GNU OpenMP")
 def test_without_an_epoch_nothing_changes(tmp_path: Path) -> None:
     (_, faults_before), (_, faults) = measured(tmp_path, "none")
     assert min(faults, faults_before) > 100
 
 
+@pytest.mark.long
 def test_variables_of_the_environment_take_precedence(tmp_path: Path) -> None:
     own = {"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1048576"}
     (cpu_before, faults_before), (cpu, faults) = measured(tmp_path, "khop", **own)
@@ -110,7 +123,6 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(process_tuning.ctypes, "CDLL", lambda name: object())
     process_tuning.tune_memory.cache_clear()
     assert not process_tuning.tune_memory()
-    process_tuning.tune_memory.cache_clear()
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="a promise about glibc")
@@ -152,9 +164,73 @@ print(sizes)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the settings")
 def test_freed_memory_goes_back_where_it_is_scarce() -> None:
     done = subprocess.run(
         [sys.executable, "-c", KEPT], capture_output=True, text=True, check=False, env=UNTUNED
     )
     assert done.stdout.strip() == "[True, False, False, False]", done.stderr
+
+
+def test_settings_of_the_user_stay_where_memory_is_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "0")
+    monkeypatch.setattr(process_tuning.ctypes, "CDLL", calls.append)
+    process_tuning.tune_memory.cache_clear()
+    process_tuning.return_freed_memory()
+    assert calls == []
+
+
+WAITING, ELSEWHERE = 0x7F0000001234, 0x7FAAAAAAAAAA  # in the code of OpenMP, and in other code
+CODE = [range(0x7F0000001000, 0x7F0000002000)]
+
+
+def threads_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *addresses: int | None) -> None:
+    """Let threads that Python did not start wait at these addresses; None: it runs."""
+    for number, address in enumerate(addresses, 1):
+        (folder / str(number)).mkdir()
+        text = "running" if address is None else f"202 0x1 0x80 0x0 0x0 0x0 0x0 0x7ffc00000000 {address:#x}"
+        (folder / str(number) / "syscall").write_text(f"{text}\n")
+    (folder / "999").mkdir()  # it has just ended
+    (folder / str(threading.get_native_id())).mkdir()
+    (folder / str(threading.get_native_id()) / "syscall").write_text("running\n")
+    monkeypatch.setattr(process_tuning, "_THREADS", folder)
+    monkeypatch.setattr(process_tuning, "_code_of_openmp", lambda: CODE)
+    monkeypatch.setattr(process_tuning, "SETTLE_S", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [([ELSEWHERE, WAITING], True), ([ELSEWHERE], False), ([ELSEWHERE, None], True), ([], False)],
+    ids=["waits for work", "waits for something else", "does not rest", "no thread"],
+)
+def test_a_fork_has_live_threads_of_openmp_if_one_waits_for_work_or_may_do_so(
+    addresses: list[int | None], expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads_in(tmp_path, monkeypatch, *addresses)
+    assert process_tuning._has_openmp_threads() == expected
+
+
+def test_a_process_forked_from_live_threads_of_openmp_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_tuning._Forks, "had_openmp", True)
+    monkeypatch.setattr(process_tuning._Forks, "lost_openmp", False)
+    monkeypatch.setattr(process_tuning._Forks, "warned", set())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    process_tuning.check_fork()  # this is not the child
+    process_tuning.after_fork()
+    says = "^this process was forked from one with live threads of OpenMP: torch hangs or fails in it. "
+    with pytest.warns(RuntimeWarning, match=says):
+        process_tuning.check_fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        process_tuning.check_fork()
+
+
+def test_a_rank_with_its_own_cores_shares_only_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_tuning, "allowed_cores", lambda: 4)
+    monkeypatch.setattr(process_tuning, "usable_cores", lambda cores=0: 6 if cores else 4)
+    assert process_tuning.cores_of_rank(2) == 2
+    monkeypatch.setattr(process_tuning._Bound, "has_own_cores", True)
+    assert process_tuning.cores_of_rank(1) == 4
+    assert process_tuning.cores_of_rank(2) == 3

@@ -14,7 +14,7 @@ from pathlib import PurePath
 LONG_FILES = (
     "cli/test_kills.py", "cli/test_stores.py", "damage", "memory", "network",
     "processes/test_rank_process.py", "test_examples.py", "test_forks.py", "test_fresh_clone.py",
-    "test_lightning_loops.py", "test_process_tuning.py",
+    "test_lightning_loops.py",
     "test_site_browser.py", "test_taobao.py", "test_tutorials.py", "test_walks.py",
     "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_lightning.py",
     "pyg/test_versions.py",
