@@ -26,7 +26,7 @@ from support.missing_packages import (  # noqa: F401  # hooks of pytest
     pytest_runtest_makereport,
     pytest_terminal_summary,
 )
-from support.parts import is_long
+from support.parts import LONG_FIXTURES, is_long
 from support.short_reports import shorten_reports
 from support.slowest_files import SlowestFiles
 from support.started_ranks import ranks  # noqa: F401  # a fixture
@@ -60,7 +60,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == "not long":
         named = {Path(argument.partition("::")[0]).name for argument in config.args}
         path = collection_path.relative_to(TESTS) if collection_path.is_relative_to(TESTS) else Path()
-        return True if named.isdisjoint(path.parts) and is_long(path, ()) else None
+        return True if named.isdisjoint(path.parts) and is_long(path) else None
     if config.option.markexpr != "gpu":
         return None
     files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
@@ -96,9 +96,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = {Path(argument.partition("::")[0]).name for argument in config.args}
     if config.option.markexpr != "not long":
         named = set()  # else a file that is named runs whole
+    not_named = {path for path in {item.path for item in items} if path.name not in named}
+    long_files = {path for path in not_named if is_long(path.relative_to(TESTS))}
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if item.path.name not in named and is_long(item.path.relative_to(TESTS), fixtures):
+        has_long_fixture = not LONG_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+        if item.path in long_files or (has_long_fixture and item.path in not_named):
             item.add_marker(pytest.mark.long)
     for item in redundant(items):
         item.add_marker(pytest.mark.long)

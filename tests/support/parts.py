@@ -19,7 +19,7 @@ LONG_FILES = (
     "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_lightning.py",
     "pyg/test_versions.py",
 )  # fmt: skip
-LONG_FIXTURES = ("site", "wheel")  # built by these tests
+LONG_FIXTURES = frozenset({"site", "wheel"})  # built by these tests
 PROGRAMS = {  # by package of Debian: a program of it, or a pattern of its path
     "bindfs": "bindfs", "chromium": "chromium", "chromium-driver": "chromedriver", "iproute2": "tc",
     "nftables": "nft", "postgresql": "/usr/lib/postgresql/*/bin/initdb", "valgrind": "valgrind",
@@ -117,10 +117,9 @@ PARTS = {
 }  # fmt: skip
 
 
-def is_long(file: PurePath, fixtures: Iterable[str]) -> bool:
-    """Return True if a test of this file of tests/, with these fixtures, is long by the table."""
-    folders = {str(parent) for parent in (file, *file.parents)}
-    return not folders.isdisjoint(LONG_FILES) or not set(fixtures).isdisjoint(LONG_FIXTURES)
+def is_long(file: PurePath) -> bool:
+    """Return True if the tests of this file of tests/ are long by the table."""
+    return not {str(parent) for parent in (file, *file.parents)}.isdisjoint(LONG_FILES)
 
 
 def needed_by(changed: Iterable[str]) -> list[str]:
