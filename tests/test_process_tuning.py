@@ -195,6 +195,8 @@ def threads_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *addresses: int | 
     (folder / "999").mkdir()  # it has just ended
     (folder / str(threading.get_native_id())).mkdir()
     (folder / str(threading.get_native_id()) / "syscall").write_text("running\n")
+    # As in a process that was forked, by Python 3.11.
+    monkeypatch.setattr(threading.current_thread(), "_native_id", 1 << 22)
     monkeypatch.setattr(process_tuning, "_THREADS", folder)
     monkeypatch.setattr(process_tuning, "_code_of_openmp", lambda: CODE)
     monkeypatch.setattr(process_tuning, "SETTLE_S", 0.01)

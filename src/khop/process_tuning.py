@@ -229,7 +229,8 @@ def _native_threads() -> tuple[list[int], int]:
     """Return the kernel wait addresses of threads not started by Python, and the number that are running."""
     import threading  # only needed at a fork
 
-    of_python = {thread.native_id for thread in threading.enumerate()}
+    # Python 3.11 keeps the parent's id for the thread of a forked process.
+    of_python = {threading.get_native_id(), *(thread.native_id for thread in threading.enumerate())}
     resting, num_running = [], 0
     for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
         if int(thread.name) in of_python:
