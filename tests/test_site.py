@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from sphinx.search.en import SearchEnglish
 
 import khop
 import khop.models
@@ -17,6 +19,7 @@ from khop.training.edge_tasks import LINK_METRICS
 from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
 from support.built_site import build_site
+from test_docs import SEARCHED
 
 pytestmark = pytest.mark.timeout(900)  # of the build of the site on a busy machine
 ROOT = Path(__file__).parents[1]
@@ -101,6 +104,34 @@ def test_the_site_lists_the_sentence_of_each_error(site: Path) -> None:
 def test_the_site_needs_no_network(site: Path) -> None:
     loaded = re.compile(r"<(?:script|link|img)[^>]+(?:src|href)=\"(https?:)?//")
     assert [page.name for page in site.rglob("*.html") if loaded.search(page.read_text())] == []
+
+
+@pytest.mark.parametrize("query", [*SEARCHED, "Cannot re-initialize CUDA"])
+def test_the_search_finds_the_answer_for_a_name_of_another_library(site: Path, query: str) -> None:
+    """As searchtools.js does: each stem of the query is a term of the page."""
+    text = (site / "searchindex.js").read_text()
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    language = SearchEnglish({})
+    for word in filter(language.word_filter, language.split(query.lower())):
+        found = [index[kind].get(language.stem(word), []) for kind in ("terms", "titleterms")]
+        pages = {page for each in found for page in (each if isinstance(each, list) else [each])}
+        assert index["docnames"].index("where-is") in pages, word
+
+
+def test_the_reference_has_tables_of_parameters_and_names_of_types(site: Path) -> None:
+    page = (site / "api" / "batches.html").read_text()
+    loader = page[page.index('id="khop.Loader"') :]
+    signature, _, body = loader.partition("</dt>")
+    assert "Seeds" in re.sub(r"<[^>]+>", "", signature)
+    assert "Union[" not in signature
+    assert '<dl class="field-list' in body
+
+
+def test_a_run_file_is_not_highlighted_as_a_terminal(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        consoles = re.findall(r"highlight-console.*?</pre>", page.read_text(), re.DOTALL)
+        assert [each for each in consoles if re.search(r"<pre>(?:<[^>]+>|\s)*\[\w", each)] == [], page
+    assert "highlight-toml" in (site / "command.html").read_text()
 
 
 def test_the_reference_shows_the_sentence_of_a_property_as_it_is(site: Path) -> None:

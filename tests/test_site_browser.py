@@ -12,6 +12,10 @@ from support.built_site import build_site
 
 pytestmark = [NEEDS_BROWSER, pytest.mark.long, pytest.mark.timeout(900)]
 FOUND = "return [...document.querySelectorAll('#search-results li a')].map(link => link.textContent)"
+CUT = """
+return [...document.querySelectorAll('.highlight pre')]
+  .filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent.slice(0, 40))
+"""
 # An element with text, its color, and the first background behind it that is not transparent.
 PALE = """
 const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -37,7 +41,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [400, 1280])
 def test_every_page_fits_and_is_readable_without_an_error(
     site: Path, window: Browser, width: int, scheme: str
 ) -> None:
@@ -50,6 +54,7 @@ def test_every_page_fits_and_is_readable_without_an_error(
         assert window.overflow() == [], page
         assert window.run(PALE) == [], page
         assert window.errors() == [], page
+        assert width == 400 or window.run(CUT) == [], page
 
 
 def test_the_search_finds_pages_without_network(site: Path, window: Browser) -> None:
