@@ -143,7 +143,7 @@ class ComplEx(RelationDecoder):
         width: Width of the rows of nodes, an even number: `width` / 2 complex numbers.
         relations: Number of relations, each with a row in the table (default 1).
     Raises:
-        ValueError: `width` is odd.
+        ValueError: `width` is odd, or a number is below 1.
     Example:
         >>> decoder = khop.models.ComplEx(width=8, relations=3)
         >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
@@ -174,7 +174,7 @@ class TransE(RelationDecoder):
         relations: Number of relations, each with a row in the table (default 1).
         norm: Norm of the distance: 1 (default) or 2.
     Raises:
-        ValueError: `norm` is another number.
+        ValueError: `norm` is neither 1 nor 2, or a number is below 1.
     Example:
         >>> decoder = khop.models.TransE(width=8, relations=3)
         >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
@@ -231,7 +231,7 @@ class RotatE(RelationDecoder):
         relations: Number of relations, each with a row in the table (default 1).
         margin: Score of a link at distance 0 (default 6).
     Raises:
-        ValueError: `width` is odd, or `margin` is not finite.
+        ValueError: `width` is odd, a number is below 1, or `margin` is not finite.
     Example:
         >>> decoder = khop.models.RotatE(width=8, relations=3)
         >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)

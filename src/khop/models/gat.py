@@ -77,7 +77,8 @@ class GAT(Stack):
         edges: Edge column and times that the scores also depend on, as `edge_dim` in torch_geometric;
             default None.
     Raises:
-        ValueError: `heads` does not divide `hidden`.
+        ValueError: `heads` does not divide `hidden`, a setting is out of range, or a node type lacks the
+            input column.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> model = khop.models.GAT.for_graph(graph, hidden=64, heads=4, attention="gatv2")

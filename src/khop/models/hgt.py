@@ -49,7 +49,8 @@ class HGT(Stack):
         norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
         heads: Number of attention heads, a divisor of `hidden` (default 4).
     Raises:
-        ValueError: `heads` does not divide `hidden`.
+        ValueError: `heads` does not divide `hidden`, a setting is out of range, or a node type lacks the
+            input column.
     Example:
         >>> graph = khop.open_graph("debian-typed")
         >>> model = khop.models.HGT.for_graph(graph, hidden=32, embedding=16)

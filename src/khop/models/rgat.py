@@ -54,7 +54,8 @@ class RGAT(Stack):
             ends of an edge must have equal widths.
         heads: Number of attention heads, a divisor of `hidden` (default 4).
     Raises:
-        ValueError: `heads` does not divide `hidden`, or the ends of an edge have different widths.
+        ValueError: `heads` does not divide `hidden`, a setting is out of range, a node type lacks the input
+            column, or the ends of an edge have different widths.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> model = khop.models.RGAT.for_graph(graph, hidden=64, layers=2)

@@ -290,7 +290,8 @@ class RGCN(Stack):
         encoder: "linear" (default) applies a linear layer per node type before the first layer. With "none"
             the input rows of all node types must have one width.
     Raises:
-        ValueError: `bases` is negative, or input rows have different widths without an encoder.
+        ValueError: A setting is out of range, a node type lacks the input column, or input rows have
+            different widths without an encoder.
     Example:
         >>> graph = khop.open_graph("debian-typed")
         >>> model = khop.models.RGCN.for_graph(graph, hidden=32, embedding=16, bases=4)

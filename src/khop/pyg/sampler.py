@@ -47,7 +47,8 @@ class NeighborSampler(BaseSampler):
         exclude: "edge" removes the seed links of a batch from its message graph, "edge+reverse" also their
             reverses. Default None: they stay.
     Raises:
-        ValueError: `time_window` without `time_attr`, or an unknown direction.
+        ValueError: `time_window` is given without `time_attr`, there is no such direction, or an argument
+            does not fit the data.
     Example:
         >>> from torch_geometric.data import Data
         >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
@@ -214,7 +215,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
         exclude: "edge" removes the seed links of a batch from its message graph, "edge+reverse" also their
             reverses. Default None: they stay.
     Raises:
-        ValueError: `sample_direction` is given.
+        ValueError: `sample_direction` is "backward", or an argument does not fit the data.
     Example:
         >>> from torch_geometric.data import Data
         >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
