@@ -38,6 +38,7 @@ from support.named_shop import BUYS, user_ids, write_named_shop
 from support.typed_shop import shop
 
 EDGE = ("node", "to", "node")
+CLOSE = np.random.default_rng(0).random(20_000)  # five are equal to others as float32
 
 
 @pytest.fixture
@@ -195,18 +196,36 @@ def test_rows_are_sources(form: str, tmp_path: Path) -> None:
     ("values", "dtype"),
     [
         ([2**53 + 1, 5], torch.int64),
+        (np.array([2**24 + 1, 5], np.int32), torch.int64),
+        (np.array([-(2**24) - 1, 5], np.int32), torch.int64),
+        (np.array([2**24, -(2**24)], np.int32), torch.float32),
+        (np.array([-128, 127], np.int8), torch.float32),
+        (np.array([2**63, 0], np.uint64), torch.float32),
         ([1700000000.25, 1700000001.5], torch.float64),
         ([1e300, 1.0], torch.float64),
         ([0.1, 0.2], torch.float32),
+        (CLOSE, torch.float32),
         (np.array([0.1, 0.2], np.float32), torch.float32),
         ([True, True], torch.float32),
     ],
 )
 def test_weights_are_the_entries_of_the_matrix(values: object, dtype: torch.dtype) -> None:
-    graph = khop.graph_from_scipy(sp.coo_array((np.asarray(values), ([0, 1], [0, 1])), (2, 2)))
-    weights = graph.columns[EDGE]["weight"]
+    given = np.asarray(values)
+    rows = np.arange(len(given))
+    weights = khop.graph_from_scipy(sp.coo_array((given, (rows, rows)))).columns[EDGE]["weight"]
     assert weights.dtype == dtype
-    assert torch.equal(weights, torch.from_numpy(np.asarray(values)).to(dtype))
+    assert torch.equal(weights, torch.from_numpy(given).to(dtype))
+
+
+def test_features_of_any_number_of_nodes_are_float32() -> None:
+    given = networkx.Graph()
+    for node, number in enumerate(CLOSE):
+        given.add_node(node, x=number, pair=[number, 1700000000.25], time=1700000000.25 + node)
+    columns = khop.graph_from_networkx(given).columns["node"]
+    assert {name: column.dtype for name, column in columns.items()} == {
+        "x": torch.float32, "pair": torch.float32, "time": torch.float64,
+    }  # fmt: skip
+    assert columns["time"][:2].tolist() == [1700000000.25, 1700000001.25]
 
 
 def test_several_matrices_share_node_types() -> None:

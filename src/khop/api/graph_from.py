@@ -59,8 +59,8 @@ WEIGHT = "weight"
 def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any]) -> Graph:  # noqa: ANN401
     """Make a graph in memory from a sparse matrix, or from matrices by edge type.
 
-    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. Integers
-    are int64. Floats are float32, or float64 if values would change from 2**24 on, or become equal. Stored
+    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. Weights
+    are float32. If float32 would change one from 2**24 on, integers are int64 and floats float64. Stored
     zeros are edges. `graph.save` writes a graph folder.
 
     Args:
@@ -108,9 +108,9 @@ def graph_from_networkx(graph: Any) -> Graph:  # noqa: ANN401
 
     Node i is the i-th of `graph.nodes`. Numeric attributes become columns, and so do lists of numbers that
     have the same length on all nodes or all edges. Integers are int64. Floats are float32, or float64 if
-    values would change from 2**24 on, or become equal. A missing number of a node becomes NaN. A missing
-    number of an edge becomes 1 in `weight`, and 0 in other columns, which then get a column NAME_missing.
-    `graph.save` writes a graph folder.
+    float32 would change a number from 2**24 on that is not in a list. A missing number of a node becomes NaN.
+    A missing number of an edge becomes 1 in `weight`, and 0 in other columns, which then get a column
+    NAME_missing. `graph.save` writes a graph folder.
 
     Args:
         graph: A `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`. Edges of an undirected graph

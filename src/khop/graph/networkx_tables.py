@@ -33,10 +33,10 @@ class NetworkxTables:
     def of(cls, graph: Any) -> NetworkxTables:  # noqa: ANN401
         """Read a graph. Each edge of an undirected graph is read once.
 
-        Numeric attributes become columns, and so do lists of numbers that all nodes or all edges have. Floats
-        are float32, or float64 if values would change from 2**24 on, or become equal. A
-        missing number is NaN for a node. For an edge it is 1 in `weight`, and 0 in other columns, with a 1 in
-        a column NAME_missing. Other attributes are omitted. Each case has a note.
+        Numeric attributes become columns, and so do lists of numbers that all nodes or all edges have.
+        Integers are int64; for floats see `narrowed`. A missing number is NaN for a node. For an edge it is 1
+        in `weight`, and 0 in other columns, with a 1 in a column NAME_missing. Other attributes are omitted.
+        Each case has a note.
         """
         rows = {node: row for row, node in enumerate(graph.nodes)}
         edges = list(graph.edges(data=True))
@@ -118,22 +118,27 @@ def _rounded(values: Sequence[Any], column: npt.NDArray[Any]) -> int:
 
 
 def entries(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the entries of a matrix as stored: integers as int64, other numbers as by `narrowed`."""
-    is_whole = values.dtype.kind in "iu" and bool((values <= np.iinfo(np.int64).max).all())
-    return values.astype(np.int64) if is_whole else narrowed(values.astype(np.float64))
+    """Return the entries of a matrix as stored: integers as float32 up to 2**24, else as int64.
+
+    Other numbers are those of `narrowed`, and so are integers beyond int64.
+    """
+    if values.dtype.kind not in "iu":
+        return narrowed(values)
+    least, most = int(values.min(initial=0)), int(values.max(initial=0))
+    is_small = least >= -_WHOLE and most <= _WHOLE
+    return narrowed(values) if is_small or most > np.iinfo(np.int64).max else values.astype(np.int64)
 
 
 def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return float32, or float64 if values such as times would change or become equal.
+    """Return float32, or float64 for a vector with a number from 2**24 on that float32 would change.
 
-    Values change if they are from 2**24, where float32 has no fractions; smaller ones are rounded.
+    float32 has no fractions from 2**24 on: such numbers are times, ids and amounts. Smaller ones are rounded,
+    and so are lists of any numbers. Numbers beyond the range of float32 always need float64.
     """
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
-    rounded = (narrow != array) & ~np.isnan(array)
-    is_lossy = (rounded & (np.abs(array) >= _WHOLE)).any() or (
-        rounded.any() and np.unique(narrow).size < np.unique(array).size
-    )
+    least = _WHOLE if array.ndim == 1 else np.finfo(np.float32).max
+    is_lossy = ((narrow != array) & (np.abs(array) >= least)).any()
     return array.astype(np.float64) if is_lossy else narrow
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import khop
 from data.formats.layouts import csv_dataset
@@ -105,6 +106,22 @@ def test_default_names(tmp_path: Path) -> None:
     assert said == ["3 node; 3 node to node", "type '_V' is 'node'"]
     csc = khop.open_graph(tmp_path / "out").csc(("node", "to", "node"))
     assert (csc.indices.tolist(), csc.destinations().tolist()) == ([2, 0, 1], [0, 1, 2])
+
+
+def test_floats_are_float32_except_times(tmp_path: Path) -> None:
+    rows = '0,4096.00001,1700000000.25,"1700000000.25,1"\n1,4096.00002,1700000001.5,"1700000001.5,2"\n'
+    written(tmp_path / "set", {
+        "meta.yaml": DEFAULT["meta.yaml"],
+        "nodes_0.csv": f"node_id,x,time,feat\n{rows}",
+        "edges_0.csv": "src_id,dst_id,weight\n0,1,0.1\n1,0,0.2\n",
+    })  # fmt: skip
+    graph = imported(tmp_path)
+    columns = graph.columns["node"]
+    assert {name: columns[name].dtype for name in ("x", "time", "feat")} == {
+        "x": torch.float32, "time": torch.float64, "feat": torch.float32,
+    }  # fmt: skip
+    assert columns["time"].tolist() == [1700000000.25, 1700000001.5]
+    assert graph.columns["node", "to", "node"]["weight"].dtype == torch.float32
 
 
 def test_rows_with_several_marks_are_in_the_first_split(tmp_path: Path) -> None:
