@@ -110,11 +110,14 @@ def test_an_interrupted_download_continues_on_a_disk_with_space_for_the_rest(
     mirror = Location.of("s3://data/rest.npy").mirror
     (part,) = mirror.parent.glob(".*.part")
     before = part.with_name(".rest.npy.0123456789ab.part")  # of an earlier version
-    before.write_bytes(bytes(1 << 20))
+    other = part.with_name(".rest.npy.gz.0123456789ab.part")  # of another file
+    for path in (before, other):
+        path.write_bytes(bytes(1 << 20))
     free = shutil.disk_usage(mirror.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free._replace(free=20 << 20))
     assert staged("s3://data/rest.npy").read_bytes() == whole
-    assert not before.exists()
+    assert (before.exists(), other.exists()) == (False, True)
+    other.unlink()
 
 
 def test_a_folder_that_is_not_whole_is_not_used(bucket: AnyBucket, graph: Path) -> None:

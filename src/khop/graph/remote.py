@@ -55,6 +55,7 @@ _REFUSED = re.compile(
 _CONTAINER = re.compile(r"[\w.$-]+(@[\w.-]+)?")
 _CODE = re.compile(r"AWS Error (\w+)|HTTP status (\d+)")
 _THREADS = 8
+_DIGITS = 12  # of the version of a file, in the name of its interrupted download
 _BLOCK = 8 << 20  # bytes
 _TRIES = 5  # to read an index that a training replaces
 _RECORD_S = 2.0  # seconds between writes of a record; files since then are read again after a kill
@@ -681,10 +682,10 @@ def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: 
             meter.at(what, known.bytes)
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        mark = hashlib.sha256(version.encode()).hexdigest()[:12]
+        mark = hashlib.sha256(version.encode()).hexdigest()[:_DIGITS]
         part = path.with_name(f".{path.name}.{mark}.part")
         for other in _parts(path) - {part}:  # of other versions
-            other.unlink()
+            other.unlink(missing_ok=True)
         digest = hashlib.sha256()
         with part.open("a+b") as written:
             written.seek(0)
@@ -716,7 +717,7 @@ def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: 
 
 def _parts(path: Path) -> set[Path]:
     """Return the files of interrupted downloads of a file, of any version."""
-    return set(path.parent.glob(f".{escape(path.name)}.*.part"))
+    return set(path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * _DIGITS}.part"))
 
 
 def _block(location: Location, file: Any) -> bytes:  # noqa: ANN401  # pyarrow has no types
