@@ -88,14 +88,33 @@ def test_what_is_no_id_is_said(shop: Path, node_type: str, ids: list[object], me
         open_ids(shop, node_type).rows(ids)  # type: ignore[arg-type]
 
 
+def test_nodes_and_ids_are_integers_of_python_numpy_and_torch(shop: Path) -> None:
+    ids = open_ids(shop, "item")
+    for two, seven in [
+        ([2], [7]),
+        ([np.int32(2)], [np.uint64(7)]),
+        ([np.array(2)], [np.array(7)]),
+        ([torch.tensor(2)], [torch.tensor(7)]),
+        (np.array([2], np.uint64), np.array([7], np.int8)),
+        (np.array([2], object), np.array([7], object)),
+        (torch.tensor([2]), torch.tensor([7])),
+        (range(2, 3), range(7, 8)),
+    ]:
+        assert ids.ids(two) == [2**62]  # type: ignore[arg-type]
+        assert ids.rows(seven).tolist() == [0]  # type: ignore[arg-type]
+
+
 def test_nodes_that_do_not_exist_have_no_id(shop: Path) -> None:
     with pytest.raises(ValueError, match="node 3: there are 3 'item' nodes, 0 to 2"):
         open_ids(shop, "item").ids([0, 3])
     for beyond in (10**20, 2**63, -(10**20)):
         with pytest.raises(ValueError, match=f"node {beyond}: there are 3 'item' nodes, 0 to 2"):
             open_ids(shop, "item").ids([0, beyond, -1])
-    assert open_ids(shop, "item").ids([]) == []
-    for wrong in ([0.5], ["1"], [True], np.array([1.0])):
+    assert open_ids(shop, "item").ids([]) == open_ids(shop, "item").ids(np.array([])) == []
+    for wrong in (
+        [0.5], ["1"], [True], [np.True_], [np.float64(1)], [torch.tensor(True)], [torch.tensor(1.0)], [[1]],
+        np.array([1.0]), np.array([True]), np.array([[1]]), np.array([1, None]), torch.tensor([1.0]),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=r"nodes .*: give whole numbers"):
             open_ids(shop, "item").ids(wrong)  # type: ignore[arg-type]
 

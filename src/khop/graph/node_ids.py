@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.arguments import shown
+from khop.arguments import shown, whole
 from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.folder import DOCUMENT, LATER, Folder, import_record, refuse_replaced
@@ -69,13 +69,10 @@ class OwnIds:
         """Return the id of each node; ValueError for a node that does not exist.
 
         Args:
-            rows: Nodes, whole numbers.
+            rows: Nodes, integers of Python, NumPy or torch.
         """
-        # Python's integers, also those beyond 64 bits, are compared as they are.
-        wanted = np.asarray(rows) if hasattr(rows, "__array__") else np.asarray([*rows], object)
-        if len(wanted) and not all(
-            isinstance(row, int) and not isinstance(row, bool) for row in wanted.tolist()
-        ):
+        wanted = _integers(rows)
+        if wanted is None:
             raise ValueError(f"nodes {shown(rows)}: give whole numbers")
         outside = np.flatnonzero((wanted < 0) | (wanted >= len(self)))
         if len(outside):
@@ -97,11 +94,24 @@ class OwnIds:
 
     def _integer(self, id_: str | int) -> int:
         """Return an id in its stored form. "007", 7.9 and True are not the id 7."""
-        is_number = isinstance(id_, int | np.integer) and not isinstance(id_, bool)
         is_written = isinstance(id_, str) and _INTEGER.fullmatch(id_) is not None
-        if (is_number or is_written) and _LEAST <= int(id_) <= -_LEAST - 1:
-            return int(id_)
+        number = int(id_) if is_written else _integer(id_)
+        if number is not None and _LEAST <= number <= -_LEAST - 1:
+            return number
         raise ValueError(f"id {id_!r}: ids of {self.node_type!r} are integers of 64 bits; correct it")
+
+
+def _integer(value: object) -> int | None:
+    """Return an integer of Python, NumPy or torch as an int; None for other values."""
+    return whole(value.item() if isinstance(value, Tensor) and not value.ndim else value)
+
+
+def _integers(values: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """Return integers as a vector, those beyond 64 bits unchanged; None if a value is not an integer."""
+    if hasattr(values, "__array__") and (array := np.asarray(values)).dtype != object:
+        return array if array.ndim == 1 and (array.dtype.kind in "iu" or not len(array)) else None
+    found = [_integer(value) for value in values]
+    return None if None in found else np.array(found, object)
 
 
 def first_lost(ids: OwnIds) -> int:
