@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 
-from khop.cli.start import exit_code
+from khop.cli.start import exit_code, sentence
 from khop.distributed.processes.spawning import Failure
 from khop.errors import PeerLost, Unsupported
 
@@ -51,6 +52,33 @@ def test_bad_input_and_a_failing_machine_keep_their_kind(error: Exception, kind:
     assert exit_code(again) == exit_code(error)
     if isinstance(error, OSError) and isinstance(again, OSError):
         assert (again.errno, again.strerror) == (error.errno, error.strerror)
+
+
+def test_an_error_that_keeps_its_type_has_its_rank_and_its_traceback_as_a_note() -> None:
+    try:
+        raise OfUser(5, 3)
+    except ValueError as caught:
+        again = raised(caught)
+    (note,) = again.__notes__
+    assert note.startswith("rank 1 failed:\n\nTraceback")
+    assert note.rstrip().endswith("OfUser: 5 is above 3")
+    assert sentence(again, "khop --debug train") == "5 is above 3"
+
+
+def test_an_error_without_a_message_gets_one() -> None:
+    assert (str(raised(MemoryError())), str(raised(ValueError()))) == (
+        "rank 1 has no memory left",
+        "rank 1 failed with ValueError",
+    )
+    found = sentence(raised(MemoryError()), "khop --debug train")
+    assert found.startswith("not enough memory (rank 1 has no memory left): ")
+
+
+def test_fields_of_a_system_error_that_are_not_text_are_sent_as_text() -> None:
+    again = raised(OSError(5, ValueError("bad sector"), Path("runs/a"), None, ("runs", "b")))
+    assert isinstance(again, OSError)
+    fields = (again.errno, again.strerror, again.filename, again.filename2)
+    assert fields == (5, "bad sector", "runs/a", "('runs', 'b')")
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,8 @@ class Failure:
         kept = next((each.__name__ for each in type(error).__mro__ if is_kept and each in _KEPT), "")
         system: list[Any] = []
         if isinstance(error, OSError) and error.errno is not None:
-            names = (error.filename, error.filename2)
-            first, second = (os.fsdecode(n) if isinstance(n, bytes | os.PathLike) else n for n in names)
-            system = [error.errno, error.strerror, first, None, second]
+            fields = (error.errno, error.strerror, error.filename, None, error.filename2)
+            system = [_plain(field) for field in fields]
         text = "".join(traceback.format_exception(error))
         return cls(rank, type(error).__name__, kept, str(error), system, text, time.monotonic())
 
@@ -156,11 +155,24 @@ class Failure:
         return self.kept != PeerLost.__name__
 
     def error(self) -> Exception:
-        """Return the exception to raise in this process; invalid input and system errors keep their type."""
+        """Return the exception to raise in this process; invalid input and system errors keep their type.
+
+        They have the rank and its traceback as a note, so that the message remains a sentence.
+        """
         kept = next((each for each in _KEPT if each.__name__ == self.kept), None)
-        if kept is not None:
-            return kept(*(self.system or [self.message]))
-        return RuntimeError(f"rank {self.rank} failed with {self.kind}: {self.message}\n\n{self.traceback}")
+        what = "has no memory left" if kept is MemoryError else f"failed with {self.kind}"
+        if kept is None:
+            return RuntimeError(f"rank {self.rank} {what}: {self.message}\n\n{self.traceback}")
+        error = kept(*(self.system or [self.message or f"rank {self.rank} {what}"]))
+        error.add_note(f"rank {self.rank} failed:\n\n{self.traceback}")
+        return error
+
+
+def _plain(field: object) -> Any:  # noqa: ANN401
+    """Return a field of a system error as a value that JSON has."""
+    if isinstance(field, bytes | os.PathLike):
+        return os.fsdecode(field)
+    return field if field is None or isinstance(field, int | str) else str(field)
 
 
 # Errors of a rank that are raised as they are, each subclass by the first of its bases.
