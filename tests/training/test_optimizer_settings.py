@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from khop.distributed.processes.group import ALONE, Group, this_group
 from khop.models.node_embedding import NodeEmbedding
 from khop.training.checkpoint import load_checkpoint
-from khop.training.gradients import BucketAverage, GradientClock, StepBuffers, averaging, broadcast
+from khop.training.gradients import BucketAverage, GradientClock, averaging, broadcast
 from khop.training.optimizer_settings import (
     ModelOptimizer,
     OptimizerSettings,
@@ -388,44 +388,6 @@ def _average(rank: int, device: str) -> None:
     torch.nn.init.constant_(model.weight, float(rank))
     broadcast(group, model.parameters())
     assert model.weight.eq(0).all()
-
-
-class Counting(torch.nn.Module):
-    """Statistics of the batches, a count of them, and a table that no step changes."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.norm = torch.nn.BatchNorm1d(2)
-        self.register_buffer("count", torch.tensor(0.0))
-        self.register_buffer("table", torch.full((3,), float(rank)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count += x.numel()
-        return self.norm(x)
-
-
-@covered
-def _share(rank: int, device: str) -> None:
-    """Buffers that the first step changes on a rank are those of rank 0, and others are not exchanged."""
-    group, model = this_group(), Counting(rank)
-    parallel, buffers = averaging(group, model, GradientClock()), StepBuffers(model, group)
-    assert model.table.tolist() == [0] * 3  # shared once, when training begins
-    model.table.fill_(rank)
-    for step in range(1, 3):
-        buffers.keep()
-        parallel(torch.full((2 + rank, 2), rank + 1.0)).sum().backward()
-        buffers.share()
-        assert model.table.tolist() == [rank] * 3
-        assert model.count.item() == 4 * step
-        assert torch.allclose(model.norm.running_mean, torch.full((2,), 1 - 0.9**step))
-    buffers.keep()
-    model.count += 7
-    buffers.restore()
-    assert model.count.item() == 8
-
-
-def test_buffers_that_steps_change_are_those_of_rank_0(ranks: StartedRanks) -> None:
-    ranks.launch(_share, 2, ())
 
 
 def test_gradients_are_averaged_in_buckets_and_weights_are_those_of_rank_0(ranks: StartedRanks) -> None:

@@ -459,7 +459,6 @@ def test_after_ctrl_c_training_continues_with_the_very_next_batch(
     assert result.best_epoch == expected.best_epoch
 
 
-@pytest.mark.long
 class WithStatistics(nn.Module):
     """A model with buffers that each forward pass changes, and one that it does not."""
 
@@ -508,6 +507,7 @@ def test_a_batch_that_is_not_finished_leaves_no_trace_in_the_buffers(tmp_path: P
     assert_same(weights(resumed), weights(expected))
 
 
+@pytest.mark.long
 def test_sigterm_is_as_ctrl_c(tmp_path: Path) -> None:
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
     run = SmallRun(tmp_path / "run", observer=Interrupting(1, 2, signal.SIGTERM))

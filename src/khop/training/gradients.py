@@ -1,6 +1,6 @@
 """Gradient averaging over ranks, with DistributedDataParallel or in buckets after the backward pass.
 
-Buffers that steps change are those of rank 0 on all ranks, and copied after each update.
+Copies of a model's buffers undo a step that was not finished.
 """
 
 # No `from __future__ import annotations`: DistributedDataParallel reads the types of a hook's arguments.
@@ -18,6 +18,7 @@ from khop.distributed.processes.group import Group
 from khop.distributed.processes.watch import GradBucket
 
 _BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's
+_COPIED_BYTES = 1 << 20  # of a buffer
 
 
 @dataclass
@@ -32,16 +33,13 @@ class GradientClock:
 def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module:
     """Wrap a model so that its gradients are averaged over the ranks; weights are broadcast from rank 0.
 
-    Buffers are left to `StepBuffers`. With one rank, the model itself is returned. A parameter that the batch
-    of a rank does not reach contributes zeros. A parameter that is not reached on any rank has no gradient,
-    as in one process. Buckets never change, so sums are the same after a resume.
+    Each forward pass begins with the buffers of rank 0. With one rank, the model itself is returned. A
+    parameter that the batch of a rank does not reach contributes zeros. One that no rank reaches has no
+    gradient, as in one process. Buckets never change, so sums are the same after a resume.
     """
     if group.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
         return model
     parallel = DistributedDataParallel(model, find_unused_parameters=True)
-    # It has shared all buffers, and would in every step, also large tables that steps do not change. An
-    # attribute, because the argument would not share them here either, and has another name since torch 2.13.
-    parallel.broadcast_buffers = False
     parallel.register_comm_hook(clock, _timed_average)
     return parallel
 
@@ -102,82 +100,53 @@ def broadcast(group: Group, tensors: Iterable[Tensor]) -> None:
 
 
 class StepBuffers:
-    """The buffers of a model that steps change, such as statistics of BatchNorm.
+    """Copies of the buffers of a model after its last update, such as statistics of BatchNorm.
 
-    They are statistics, and the buffers that the first step changes on a rank. Others, such as tables of hard
-    negatives, are neither exchanged nor copied in later steps.
+    Buffers above `_COPIED_BYTES`, such as tables of hard negatives, are not copied.
     """
 
-    def __init__(self, model: nn.Module, group: Group) -> None:
-        self._model, self._group = model, group
-        self._changing: list[str] | None = None  # names; None before the first update
-        self._copies: dict[str, Tensor] = {}  # after the last update
-
-    def share(self) -> None:
-        """Take those of rank 0 after the backward pass of a step. Collective."""
-        if self._changing is None:
-            self._changing = self._found()
-        if self._changing:
-            buffers = dense_buffers(self._model)
-            broadcast(self._group, [buffers[name] for name in self._changing if name in buffers])
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._copies: dict[str, Tensor] = {}
 
     def keep(self) -> None:
-        """Copy the buffers: before the first step all of them, to host memory, then those that change."""
-        if self._changing is None:
-            found = dense_buffers(self._model)
-            self._copies = {name: buffer.to("cpu", copy=True) for name, buffer in found.items()}
-        elif self._changing or self._copies:
-            found = dense_buffers(self._model)
-            self._copies = {name: found[name].clone() for name in self._changing if name in found}
+        """Copy the buffers."""
+        found = dense_buffers(self._model)
+        small = {name: buffer for name, buffer in found.items() if buffer.nbytes <= _COPIED_BYTES}
+        self._copies = {name: buffer.clone() for name, buffer in small.items()}
 
     def restore(self) -> None:
         """Undo the changes of a step that was not finished."""
         restore_buffers(self._model, self._copies)
 
-    def _found(self) -> list[str]:
-        """Return the names of the buffers that the first step changes on a rank, and of all statistics."""
-        statistics = {
-            f"{prefix}.{name}" if prefix else name
-            for prefix, module in self._model.named_modules()
-            for name, _ in module.named_buffers(recurse=False)
-            if getattr(module, "running_mean", None) is not None
-        }
-        changed, names = changed_buffers(self._model, self._copies), list(self._copies)
-        if not names:
-            return []
-        changes = torch.tensor([name in statistics or name in changed for name in names], dtype=torch.int64)
-        return [
-            name for name, of in zip(names, self._group.gather(changes).T.tolist(), strict=True) if any(of)
-        ]
-
 
 def dense_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers of a model by name, without sparse ones."""
-    return {name: of.detach() for name, of in model.named_buffers() if of.layout is torch.strided}
+    """Return the buffers of a model by name, without sparse ones and those without data."""
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+    return {name: of for name, of in buffers.items() if of.layout is torch.strided and not of.is_meta}
 
 
-def changed_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the buffers that differ from copies in host memory; NaN is NaN."""
-    found = {name: buffer.cpu() for name, buffer in dense_buffers(model).items() if name in before}
-    return [
-        name
-        for name, buffer in found.items()
-        if not torch.equal(buffer, before[name])
-        and not (
-            buffer.shape == before[name].shape
-            and torch.allclose(buffer, before[name], rtol=0, atol=0, equal_nan=True)
-        )
-    ]
-
-
-def restore_buffers(model: nn.Module, copies: Mapping[str, Tensor]) -> None:
-    """Set buffers to copies, also those that have another shape by now."""
+def restore_buffers(model: nn.Module, copies: Mapping[str, Tensor]) -> list[str]:
+    """Set buffers that differ from copies to these, whatever their shape is now; return their names."""
+    changed = []
     for name, buffer in dense_buffers(model).items():
-        if name in copies and buffer.shape == copies[name].shape:
-            buffer.copy_(copies[name])
-        elif name in copies:
+        if name not in copies or _is_equal(buffer, kept := copies[name].to(buffer.device)):
+            continue
+        changed.append(name)
+        if buffer.shape == kept.shape:
+            buffer.copy_(kept)
+        else:
             module, _, own = name.rpartition(".")
-            setattr(model.get_submodule(module), own, copies[name].to(buffer.device))
+            setattr(model.get_submodule(module), own, kept)
+    return changed
+
+
+def _is_equal(some: Tensor, other: Tensor) -> bool:
+    """Return True if all bits are equal."""
+    if some.shape != other.shape or some.dtype != other.dtype:
+        return False
+    first, second = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (some, other))
+    return torch.equal(first, second)
 
 
 def _buckets(gradients: Iterable[Tensor], most: int) -> Iterable[list[Tensor]]:

@@ -27,7 +27,7 @@ from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
 from khop.loading.source import Position
 from khop.sampling.on_device.capacities import Capacities
-from khop.training.gradients import BucketAverage, changed_buffers, dense_buffers, restore_buffers
+from khop.training.gradients import BucketAverage, dense_buffers, restore_buffers
 from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
 from khop.training.run_output import DeviceLoss, wait_for
@@ -402,8 +402,7 @@ def _buffers_unchanged(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        changed = changed_buffers(model, before)
-        restore_buffers(model, {name: before[name] for name in changed})
+        changed = restore_buffers(model, before)
     if changed:
         raise Unsupported(
             f"the forward pass changes buffers of the model ({', '.join(changed[:4])}), and recorded batches "

@@ -231,7 +231,7 @@ class Trainer:
         self._counts: Sequence[str] | None = None  # names that ranks count; agreed in the first update
         self._evaluating_s: float | None = None  # of the last evaluation, on the slowest rank
         self._steps: Steps | None = None  # created when training begins
-        self._buffers = StepBuffers(self.model, self._group)
+        self._buffers = StepBuffers(self.model)
 
     def resume(self) -> None:
         """Load checkpoints/last; `fit` then continues with the next batch.
@@ -561,7 +561,6 @@ class Trainer:
         own = RankStep(known, computed.seeds, signal_number, ready_at, self._output.is_due(updates=1))
         # Before the update, so that no rank updates if this exchange fails on the host.
         with group.exchanging("exchanging losses", before.epoch, before.step):
-            self._buffers.share()
             counts = self._counted(batch.traffic)
             values = own.values(clock.unreported(), counts)
             late = loss.with_values(group, values) if isinstance(loss, DeviceLoss) else None
