@@ -236,7 +236,7 @@ def answered(shop: Path, kind: str, asked: object, max_batch_bytes: int | None =
     [
         ("tag", NodeSpan(0, 1), "ids of 'tag': the graph stores those of ['user', 'item']"),
         ("user", NodeSpan(80, 91), "nodes 80 to 90: there are 90"),
-        ("user", NodeSpan(5, 4), "a whole number from the first"),
+        ("user", NodeSpan(5, 4), "ends before it starts"),
         ("user", NodeList(torch.tensor([3, -1])), "nodes -1 to 3: there are 90"),
         ("user", NodeList(torch.rand(2)), "must be torch.int64"),
         (BUYS, NodeSpan(0, 1), "not text"),
