@@ -1,4 +1,4 @@
-"""Settings of a run as a flat list, from which options, errors and docs/command.md are generated.
+"""Settings of a run as a flat list, from which options, errors and docs/run-file.md are generated.
 
 `options.json` has them, with the options of built-in components, so that the command starts without torch and
 pydantic. scripts/options-file writes it from the classes, and a test compares the two.
