@@ -27,7 +27,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             '{"format": "khop-partition", "version": 9, "fingerprint": ""}',
             "this khop reads 'khop-partition' 2",
         ),
-        ('{"format": "khop-partition", "version": 2, "fingerprint": ""}', "the fingerprint does not match the content"),
+        (
+            '{"format": "khop-partition", "version": 2, "fingerprint": ""}',
+            "the fingerprint does not match the content",
+        ),
     ],
 )
 def test_a_damaged_book_is_an_error(tmp_path: Path, text: str, complaint: str) -> None:
