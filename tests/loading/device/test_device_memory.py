@@ -488,11 +488,14 @@ def test_later_copies_are_each_ranks_own() -> None:
     assert memory.taken[StorePlace.PINNED] == kept.nbytes
 
 
-def pss_kib() -> int:
-    """What this process holds beside pages of files: a page that n processes share counts as 1/n."""
+def held_kib() -> int:
+    """What this process holds without pages of files: a page of memory that n processes share counts as 1/n.
+
+    Anonymous pages count whole: their shares change when another process of the same server of forks ends.
+    """
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     sizes = {name: size for name, _, size in (line.partition(":") for line in lines)}
-    return sum(int(sizes[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
+    return sum(int(sizes[name].split()[0]) for name in ("Anonymous", "Pss_Shmem"))
 
 
 @covered
@@ -500,14 +503,14 @@ def _place_on_rank(rank: int, device: str, folder: Path, out: Path) -> None:
     graph, edges = opened(folder)
     group, memory = this_group(), HostAsDevice()
     group.barrier()
-    before = pss_kib()
+    before = held_kib()
     group.barrier()
     request = DevicePlacement.of("cuda", "pinned", "pinned")
     machine = machine_ranks(group)
     stores = placed_stores(edges, graph.columns, request, memory, Conditions(), machine)
     total = sum(int(tensor.double().sum()) for tensor in tensors(stores))  # reads all of it
     group.barrier()
-    held = pss_kib() - before
+    held = held_kib() - before
     group.barrier()
     (out / f"{rank}.json").write_text(
         json.dumps([held << 10, total, stores.plan.pinned_bytes, memory.registered])
