@@ -403,7 +403,7 @@ def test_a_table_without_rows_is_named_before_training(folder: Path, tmp_path: P
 @pytest.mark.long
 def test_what_a_run_on_tables_cannot_predict_is_named(trained: Path, folder: Path) -> None:
     loaded = khop.load_run(trained)
-    with pytest.raises(ValueError, match="rows are about nodes of the graph; give rows alone"):
+    with pytest.raises(ValueError, match="rows refer to nodes of the graph; give rows alone"):
         loaded.predict("later", rows="val.parquet")
     with pytest.raises(ValueError, match="the run predicts rows of tables"):
         loaded.predict("shop")
