@@ -175,6 +175,17 @@ def test_unwritten_checkpoints_keep_their_places(tmp_path: Path) -> None:
     assert best_epochs(tmp_path) == {"best": 3, "best-1": 4, "best-2": 5}
 
 
+def test_a_run_that_keeps_one_best_checkpoint_leaves_others_as_they_are(tmp_path: Path) -> None:
+    """They are of the same run, which kept two before."""
+    for best in (2, 1):
+        writer = CheckpointWriter(tmp_path, CheckpointPolicy(best=best), print)
+        writer.begin([], TrainerState(epoch=2), 5, None)
+        for epoch in (1, 2):
+            writer.save({BEST: snapshot(epoch), LAST: snapshot(epoch)})
+        writer.close()
+        assert best_epochs(tmp_path) == {"best": 2, "best-1": 1}
+
+
 def test_a_run_that_is_killed_after_a_best_checkpoint_has_no_evaluation_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

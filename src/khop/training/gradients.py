@@ -1,12 +1,9 @@
-"""Gradient averaging over ranks, with DistributedDataParallel or in buckets after the backward pass.
-
-Copies of a model's buffers undo a step that was not finished.
-"""
+"""Gradient averaging over ranks, with DistributedDataParallel or in buckets after the backward pass."""
 
 # No `from __future__ import annotations`: DistributedDataParallel reads the types of a hook's arguments.
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -18,7 +15,6 @@ from khop.distributed.processes.group import Group
 from khop.distributed.processes.watch import GradBucket
 
 _BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's
-_COPIED_BYTES = 1 << 20  # of a buffer
 
 
 @dataclass
@@ -86,67 +82,9 @@ class BucketAverage:
 
 
 def broadcast(group: Group, tensors: Iterable[Tensor]) -> None:
-    """Overwrite tensors by those of rank 0, small ones together. Collective."""
-    if group.world_size == 1:
-        return
-    for bucket in _buckets((tensor.detach() for tensor in tensors), _BUCKET_BYTES):
-        if len(bucket) == 1:
-            group.share_rows(bucket, [0])
-            continue
-        room = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        group.share_rows([room], [0])
-        parts = room.split([tensor.numel() for tensor in bucket])
-        torch._foreach_copy_(bucket, [part.view_as(to) for part, to in zip(parts, bucket, strict=True)])
-
-
-class StepBuffers:
-    """Copies of the buffers of a model after its last update, such as statistics of BatchNorm.
-
-    Buffers above `_COPIED_BYTES`, such as tables of hard negatives, are not copied.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._copies: dict[str, Tensor] = {}
-
-    def keep(self) -> None:
-        """Copy the buffers."""
-        found = dense_buffers(self._model)
-        small = {name: buffer for name, buffer in found.items() if buffer.nbytes <= _COPIED_BYTES}
-        self._copies = {name: buffer.clone() for name, buffer in small.items()}
-
-    def restore(self) -> None:
-        """Undo the changes of a step that was not finished."""
-        restore_buffers(self._model, self._copies)
-
-
-def dense_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers of a model by name, without sparse ones and those without data."""
-    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
-    return {name: of for name, of in buffers.items() if of.layout is torch.strided and not of.is_meta}
-
-
-def restore_buffers(model: nn.Module, copies: Mapping[str, Tensor]) -> list[str]:
-    """Set buffers that differ from copies to these, whatever their shape is now; return their names."""
-    changed = []
-    for name, buffer in dense_buffers(model).items():
-        if name not in copies or _is_equal(buffer, kept := copies[name].to(buffer.device)):
-            continue
-        changed.append(name)
-        if buffer.shape == kept.shape:
-            buffer.copy_(kept)
-        else:
-            module, _, own = name.rpartition(".")
-            setattr(model.get_submodule(module), own, kept)
-    return changed
-
-
-def _is_equal(some: Tensor, other: Tensor) -> bool:
-    """Return True if all bits are equal."""
-    if some.shape != other.shape or some.dtype != other.dtype:
-        return False
-    first, second = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (some, other))
-    return torch.equal(first, second)
+    """Overwrite tensors by those of rank 0. Collective."""
+    detached = [tensor.detach() for tensor in tensors]
+    group.share_rows(detached, [0] * len(detached))
 
 
 def _buckets(gradients: Iterable[Tensor], most: int) -> Iterable[list[Tensor]]:

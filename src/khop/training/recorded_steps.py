@@ -27,7 +27,7 @@ from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
 from khop.loading.source import Position
 from khop.sampling.on_device.capacities import Capacities
-from khop.training.gradients import BucketAverage, dense_buffers, restore_buffers
+from khop.training.gradients import BucketAverage
 from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
 from khop.training.run_output import DeviceLoss, wait_for
@@ -36,6 +36,7 @@ from khop.training.step_clock import StepClock
 from khop.training.steps import ComputedStep, dropout_seed, in_dtype_of
 from khop.training.tasks import Task
 from khop.training.traffic import OVERFLOWS
+from khop.training.trainer_state import dense_buffers, restore_buffers
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,8 @@ class CheckpointWriter:
             if self._last is not None:
                 self._last.write(last, self._policy.keep)
                 self._last = None
-                remove_folder(best.with_name(f"{BEST}-{kept}"))
+                if kept > 1:
+                    remove_folder(best.with_name(f"{BEST}-{kept}"))
         except Exception as error:
             self._problem = error
         self._unpublished = None

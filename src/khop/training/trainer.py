@@ -30,7 +30,7 @@ from khop.training import traffic
 from khop.training.checkpoint import restore_model, restore_optimizer, shared_checkpoint
 from khop.training.chosen_steps import chosen_steps
 from khop.training.evaluations import CHOSEN_BY, EvaluationPlan, best_name, best_record, named_scores
-from khop.training.gradients import StepBuffers, broadcast
+from khop.training.gradients import broadcast
 from khop.training.linear_setup import linear_ways
 from khop.training.optimizer_settings import ModelOptimizer, set_next
 from khop.training.run_log import EPOCHS, Record
@@ -57,7 +57,7 @@ from khop.training.steps import (
     notice_drawn_relations,
 )
 from khop.training.tasks import Task, score_name
-from khop.training.trainer_state import TrainerState, trainer_state_of
+from khop.training.trainer_state import StepBuffers, TrainerState, trainer_state_of
 
 _HELD = (signal.SIGINT, signal.SIGTERM)
 _LONG_S = 5.0  # before longer evaluations the state is saved, as ranks are killed seconds after a signal
@@ -295,7 +295,7 @@ class Trainer:
         On Ctrl-C, SIGTERM and a lost rank, the trainer saves the state after the last update in
         checkpoints/last, and the exception propagates. Several ranks with GPUs, or with sharded embeddings,
         end after the same update or evaluation. If they lose a rank, they save nothing: the last checkpoint
-        remains.
+        remains. Buffers of the model of more than 1 MiB keep the changes of a batch that was not finished.
 
         Returns:
             Best epoch, best score and the records of all epochs.

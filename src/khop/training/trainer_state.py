@@ -1,4 +1,7 @@
-"""State of a training run, as stored in checkpoints, and checks that losses and weights are finite."""
+"""State of a training run, as stored in checkpoints, and checks that losses and weights are finite.
+
+Also copies of a model's buffers, which undo a step that was not finished.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from khop.training.metrics import LOOK_FOR_NAN, is_better
 from khop.training.optimizer_settings import Plateau
@@ -226,3 +230,56 @@ def _way_out(checkpoint: Path) -> str:
 
 def _holds(checkpoint: Path) -> str:
     return f"{checkpoint} is intact"
+
+
+_COPIED_BYTES = 1 << 20  # of a buffer
+
+
+class StepBuffers:
+    """Copies of the buffers of a model after its last update, such as statistics of BatchNorm.
+
+    Buffers of more than 1 MiB, such as tables of hard negatives, are not copied.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._copies: dict[str, Tensor] = {}
+
+    def keep(self) -> None:
+        """Copy the buffers."""
+        found = dense_buffers(self._model)
+        small = {name: buffer for name, buffer in found.items() if buffer.nbytes <= _COPIED_BYTES}
+        self._copies = {name: buffer.clone() for name, buffer in small.items()}
+
+    def restore(self) -> None:
+        """Undo the changes of a step that was not finished."""
+        restore_buffers(self._model, self._copies)
+
+
+def dense_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of a model by name, without sparse ones and those without data."""
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+    return {name: of for name, of in buffers.items() if of.layout is torch.strided and not of.is_meta}
+
+
+def restore_buffers(model: nn.Module, copies: Mapping[str, Tensor]) -> list[str]:
+    """Set buffers that differ from copies to these, whatever their shape is now; return their names."""
+    changed = []
+    for name, buffer in dense_buffers(model).items():
+        if name not in copies or _is_equal(buffer, kept := copies[name].to(buffer.device)):
+            continue
+        changed.append(name)
+        if buffer.shape == kept.shape:
+            buffer.copy_(kept)
+        else:
+            module, _, own = name.rpartition(".")
+            setattr(model.get_submodule(module), own, kept)
+    return changed
+
+
+def _is_equal(some: Tensor, other: Tensor) -> bool:
+    """Return True if all bits are equal."""
+    if some.shape != other.shape or some.dtype != other.dtype:
+        return False
+    first, second = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (some, other))
+    return torch.equal(first, second)
